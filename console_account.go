@@ -13,12 +13,17 @@ import (
 func (c *console) homePage(a *apiReader) *page {
 	data := map[string]any{"Registration": c.core.cfg.registration != registrationClosed}
 	reader := principalOf(a.r)
+
 	if reader != nil && reader.holds(inboxRead) {
-		data["Messages"] = get[listOf[message]](a, "/api/v1/inbox", "unread=true&limit=5").Items
+		inbox := get[listOf[message]](a, "/api/v1/inbox", "unread=true&limit=5")
+		data["Messages"] = inbox.Items
 	}
+
 	if reader != nil && reader.holds(datasetRead) {
-		data["Datasets"] = a.addAnalyses(get[listOf[datasetItem]](a, "/api/v1/datasets", "limit=20").Items)
+		datasets := get[listOf[datasetItem]](a, "/api/v1/datasets", "limit=20")
+		data["Datasets"] = a.addAnalyses(datasets.Items)
 	}
+
 	return &page{Template: "home", Title: "Cairn", Data: data}
 }
 
@@ -39,6 +44,7 @@ func (a *apiReader) recognize() {
 		a.err = err
 		return
 	}
+
 	c.credential = credential
 	c.principal = p
 }
@@ -47,7 +53,9 @@ func (a *apiReader) recognize() {
 // yet. Its context ignores the client: a canceled statement would close its database connection.
 func (c *console) recognizeLost(r *http.Request) {
 	detached := r.WithContext(context.WithoutCancel(r.Context()))
-	withPoolSlot(detached, quick, func(ctx context.Context) error { // an error hides only the reader
+
+	// An error hides only who the reader is.
+	withPoolSlot(detached, quick, func(ctx context.Context) error {
 		a := &apiReader{console: c, r: r.WithContext(ctx)}
 		a.recognize()
 		return a.err
@@ -60,7 +68,11 @@ func (a *apiReader) addAnalyses(datasets []datasetItem) (list []datasetDetails) 
 	const query = `
 		SELECT ` + analysisColumns + `
 		FROM unnest($1::bigint[]) dataset
-		JOIN analyses a ON a.id = (SELECT max(id) FROM analyses WHERE dataset_id = dataset)`
+		JOIN analyses a ON a.id = (
+			SELECT max(id) FROM analyses
+			WHERE dataset_id = dataset
+		)`
+
 	if a.err != nil {
 		return nil
 	}
@@ -71,10 +83,12 @@ func (a *apiReader) addAnalyses(datasets []datasetItem) (list []datasetDetails) 
 		list = append(list, datasetDetails{dataset: d.dataset, Report: d.Report})
 	}
 
-	newest, err := collect[analysis](a.r.Context(), a.console.core.db, "list newest analyses", query, ids)
+	newest, err := collect[analysis](a.r.Context(), a.console.core.db,
+		"list newest analyses", query, ids)
 	a.err = err
 	for i := range newest {
-		list[slices.Index(ids, newest[i].DatasetID)].Analysis = &newest[i]
+		at := slices.Index(ids, newest[i].DatasetID)
+		list[at].Analysis = &newest[i]
 	}
 	return list
 }
@@ -82,19 +96,29 @@ func (a *apiReader) addAnalyses(datasets []datasetItem) (list []datasetDetails) 
 // loginPage reads the page on which people sign in, and goes on to Next. While nobody has a
 // password, it tells the first administrator where the token is that sets one.
 func (c *console) loginPage(a *apiReader) *page {
-	const query = `SELECT NOT EXISTS (SELECT FROM users WHERE password_hash IS NOT NULL)`
-	var isNew bool
-	a.console.core.db.QueryRow(a.r.Context(), query).Scan(&isNew) // an error hides only that line
+	const query = `
+		SELECT NOT EXISTS (
+			SELECT FROM users
+			WHERE password_hash IS NOT NULL
+		)`
 
-	return &page{Template: "login", Title: "Sign in", Data: struct {
-		Next         string
-		IsNew        bool
-		Registration bool
-	}{
-		safeNext(a.r.URL.Query().Get("next"), c.core.cfg.baseURL),
-		isNew,
-		c.core.cfg.registration != registrationClosed,
-	}}
+	// An error hides only the line for the first administrator.
+	var isNew bool
+	a.console.core.db.QueryRow(a.r.Context(), query).Scan(&isNew)
+
+	return &page{
+		Template: "login",
+		Title:    "Sign in",
+		Data: struct {
+			Next         string
+			IsNew        bool
+			Registration bool
+		}{
+			safeNext(a.r.URL.Query().Get("next"), c.core.cfg.baseURL),
+			isNew,
+			c.core.cfg.registration != registrationClosed,
+		},
+	}
 }
 
 // signInForm answers POST /login, as the API's login does. If the user has a second factor, the
@@ -106,15 +130,18 @@ func (c *console) signInForm(w http.ResponseWriter, r *http.Request) error {
 	}
 	callerOf(r).inBrowser = true
 
-	// The first step checks the password, and the second, which has a proof of that, the code.
+	// The first step checks the password. The second step has a proof of the first, and checks the
+	// code.
 	username := strings.TrimSpace(f.Get("username"))
-	password, otp := f.Get("password"), ""
+	password := f.Get("password")
+	otp := ""
 	proof := optional(f, "proof")
 	if proof != nil {
-		password, otp = "", f.Get("otp")
+		password = ""
+		otp = f.Get("otp")
 	}
-	found, err := c.accounts.checkCredentials(r, username, password, proof, otp)
 
+	found, err := c.accounts.checkCredentials(r, username, password, proof, otp)
 	if err == errSignInAgain {
 		delete(f, "proof")
 		return c.refuse(w, r, f, c.loginPage, err)
@@ -128,10 +155,14 @@ func (c *console) signInForm(w http.ResponseWriter, r *http.Request) error {
 		return c.refuse(w, r, f, c.loginPage, err)
 	}
 
+	// The password is right, and the code is missing: the next page asks for it.
 	c.accounts.rehash(r, found, password)
 	end := c.core.now().Add(codeWait).Unix()
-	f["proof"] = []string{c.core.keys.Load().keys[0].passwordProof(found, end)}
-	return c.show(c.loginPage, func(p *page) { p.addForm(r, f) })(w, r)
+	signer := c.core.keys.Load().keys[0]
+	f["proof"] = []string{signer.passwordProof(found, end)}
+
+	show := c.show(c.loginPage, func(p *page) { p.addForm(r, f) })
+	return show(w, r)
 }
 
 // signOutForm answers POST /logout.
@@ -139,13 +170,18 @@ func (c *console) signOutForm(w http.ResponseWriter, r *http.Request) error {
 	if err := c.accounts.endBrowserSession(r); err != nil {
 		return err
 	}
+
 	c.accounts.setCookie(w, sessionCookie, "", -1)
 	return goTo(w, "/login?done=out")
 }
 
 // registerPage reads the page on which people create an account.
 func (c *console) registerPage(*apiReader) *page {
-	return &page{Template: "register", Title: "Create an account", Data: c.core.cfg.registration != registrationClosed}
+	return &page{
+		Template: "register",
+		Title:    "Create an account",
+		Data:     c.core.cfg.registration != registrationClosed,
+	}
 }
 
 // passwordPage reads the page on which the holder of a password token sets a password.
@@ -155,24 +191,36 @@ func (c *console) passwordPage(*apiReader) *page {
 
 // inboxPage reads a page of the reader's messages.
 func (c *console) inboxPage(a *apiReader) *page {
-	return &page{Template: "inbox", Title: "Inbox", Path: "/inbox", Data: getPage[message](a, "/api/v1/inbox")}
+	return &page{
+		Template: "inbox",
+		Title:    "Inbox",
+		Path:     "/inbox",
+		Data:     getPage[message](a, "/api/v1/inbox"),
+	}
 }
 
 // totpPage reads the page about the reader's second factor.
-func (c *console) totpPage(*apiReader) *page { return &page{Template: "totp", Title: "Second factor"} }
+func (c *console) totpPage(*apiReader) *page {
+	return &page{Template: "totp", Title: "Second factor"}
+}
 
 // accountPage reads the page about the reader's own account.
 func (c *console) accountPage(a *apiReader) *page {
 	expires := c.core.now().Add(defaultTokenTTL)
-	return &page{Template: "account", Title: "Your account", Data: struct {
-		Sessions []sessionView
-		Tokens   []apiToken
-		Holds    []string
-		Expires  *time.Time // the default end of a new API token
-	}{
-		getAll[sessionView](a, "/api/v1/auth/sessions"),
-		getAll[apiToken](a, "/api/v1/auth/tokens"),
-		principalOf(a.r).Permissions,
-		&expires,
-	}}
+
+	return &page{
+		Template: "account",
+		Title:    "Your account",
+		Data: struct {
+			Sessions []sessionView
+			Tokens   []apiToken
+			Holds    []string
+			Expires  *time.Time // the default end of a new API token
+		}{
+			getAll[sessionView](a, "/api/v1/auth/sessions"),
+			getAll[apiToken](a, "/api/v1/auth/tokens"),
+			principalOf(a.r).Permissions,
+			&expires,
+		},
+	}
 }

@@ -7,16 +7,21 @@ import (
 
 // messagesPage reads a page of the announcements.
 func (c *console) messagesPage(a *apiReader) *page {
-	return &page{Template: "messages", Title: "Announcements", Data: getPage[message](a, "/api/v1/system-messages")}
+	return &page{
+		Template: "messages",
+		Title:    "Announcements",
+		Data:     getPage[message](a, "/api/v1/system-messages"),
+	}
 }
 
 // messageData is an announcement with what its page shows beside it.
 type messageData struct {
 	message
-	Recipients, Readers int64
-	Tag                 string
-	AllRoles            []string
-	Preview             *audience // who would get it; nil: not asked for
+	Recipients int64
+	Readers    int64
+	Tag        string
+	AllRoles   []string
+	Preview    *audience // who would get it; nil: not asked for
 }
 
 // audience is who would get an announcement: how many people, and the names of some.
@@ -29,11 +34,13 @@ type audience struct {
 func (c *console) messagePage(a *apiReader) *page {
 	title := "New announcement"
 	data := messageData{message: message{Severity: "info"}}
+
 	if a.r.PathValue("id") != "" {
 		title = "Announcement"
 		data = get[messageData](a, "/api/v1/system-messages/{id}", "")
 		data.Tag = data.message.tag()
 	}
+
 	data.AllRoles = a.roleNames()
 	return &page{Template: "message", Title: title, Data: &data}
 }
@@ -42,15 +49,25 @@ func (c *console) messagePage(a *apiReader) *page {
 // get it. A new announcement has no time yet: every user was there before it.
 func (c *console) previewMessage(w http.ResponseWriter, r *http.Request) error {
 	const query = `
-		SELECT count(*) AS total,
+		SELECT
+			count(*) AS total,
 			coalesce((array_agg(u.username ORDER BY u.username))[:20], '{}') AS names
 		FROM (
-			SELECT coalesce((SELECT publish_at FROM system_messages WHERE id = $1), 'infinity') AS publish_at,
-				CASE WHEN NOT $2 THEN ARRAY(SELECT id FROM roles WHERE name = ANY ($3)) END AS role_ids,
+			SELECT
+				coalesce(
+					(SELECT publish_at FROM system_messages WHERE id = $1),
+					'infinity'
+				) AS publish_at,
+				CASE WHEN NOT $2 THEN
+					ARRAY(SELECT id FROM roles WHERE name = ANY ($3))
+				END AS role_ids,
 				$4::boolean AS include_new_users
 		) m
 		CROSS JOIN` + messageUsers + `
-		WHERE u.status = 'active' AND u.password_hash IS NOT NULL AND ` + messageIsFor
+		WHERE u.status = 'active'
+			AND u.password_hash IS NOT NULL
+			AND ` + messageIsFor
+
 	f, err := readForm(r)
 	if err != nil {
 		return err
@@ -65,7 +82,9 @@ func (c *console) previewMessage(w http.ResponseWriter, r *http.Request) error {
 			roles = append(roles, name)
 		}
 	}
-	if _, err := rolePermissions(ctx, c.core.db, roles); err != nil { // an unknown one
+
+	// A role that does not exist is refused.
+	if _, err := rolePermissions(ctx, c.core.db, roles); err != nil {
 		return c.refuse(w, r, f, c.messagePage, err)
 	}
 
@@ -76,15 +95,19 @@ func (c *console) previewMessage(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	return c.show(c.messagePage, func(p *page) {
+	show := c.show(c.messagePage, func(p *page) {
 		p.Data.(*messageData).Preview = &found
 		p.addForm(r, f)
-	})(w, r)
+	})
+	return show(w, r)
 }
 
 // roleNames returns the names of the roles, also for somebody who may only write messages to them.
 func (a *apiReader) roleNames() (names []string) {
-	const query = `SELECT array_agg(name ORDER BY name) FROM roles`
+	const query = `
+		SELECT array_agg(name ORDER BY name)
+		FROM roles`
+
 	if a.err == nil {
 		names, a.err = scalar[[]string](a.r.Context(), a.console.core.db, "list role names", query)
 	}
@@ -93,53 +116,71 @@ func (a *apiReader) roleNames() (names []string) {
 
 // usersPage reads a page of the list of users.
 func (c *console) usersPage(a *apiReader) *page {
-	return &page{Template: "users", Title: "Users", Data: struct {
-		Users    []user
-		AllRoles []string
-		Member   []string // the roles that a new user has
-	}{
-		getPage[user](a, "/api/v1/users"),
-		a.roleNames(),
-		[]string{memberRole},
-	}}
+	return &page{
+		Template: "users",
+		Title:    "Users",
+		Data: struct {
+			Users    []user
+			AllRoles []string
+			Member   []string // the roles that a new user has
+		}{
+			getPage[user](a, "/api/v1/users"),
+			a.roleNames(),
+			[]string{memberRole},
+		},
+	}
 }
 
 // userPage reads the page of a user.
 func (c *console) userPage(a *apiReader) *page {
 	u := get[user](a, "/api/v1/users/{id}", "")
-	return &page{Template: "user", Title: u.Username, Data: struct {
-		user
-		Tag      string
-		AllRoles []string
-		Sessions []sessionView
-		Tokens   []apiToken
-	}{
-		u,
-		u.tag(),
-		a.roleNames(),
-		getAll[sessionView](a, "/api/v1/users/{id}/sessions"),
-		getAll[apiToken](a, "/api/v1/users/{id}/tokens"),
-	}}
+
+	return &page{
+		Template: "user",
+		Title:    u.Username,
+		Data: struct {
+			user
+			Tag      string
+			AllRoles []string
+			Sessions []sessionView
+			Tokens   []apiToken
+		}{
+			u,
+			u.tag(),
+			a.roleNames(),
+			getAll[sessionView](a, "/api/v1/users/{id}/sessions"),
+			getAll[apiToken](a, "/api/v1/users/{id}/tokens"),
+		},
+	}
 }
 
 // rolesPage reads the page of the roles and the permissions.
 func (c *console) rolesPage(a *apiReader) *page {
-	return &page{Template: "roles", Title: "Roles and permissions", Path: "/roles", Data: struct {
-		Roles       []role
-		Permissions []permissionView
-	}{
-		getPage[role](a, "/api/v1/roles"),
-		get[listOf[permissionView]](a, "/api/v1/permissions", "").Items,
-	}}
+	return &page{
+		Template: "roles",
+		Title:    "Roles and permissions",
+		Path:     "/roles",
+		Data: struct {
+			Roles       []role
+			Permissions []permissionView
+		}{
+			getPage[role](a, "/api/v1/roles"),
+			get[listOf[permissionView]](a, "/api/v1/permissions", "").Items,
+		},
+	}
 }
 
 // auditPage reads a page of the audit log.
 func (c *console) auditPage(a *apiReader) *page {
-	return &page{Template: "audit", Title: "Audit log", Data: struct {
-		Rows    []auditRow
-		Actions []string
-	}{
-		getPage[auditRow](a, "/api/v1/audit"),
-		slices.Sorted(slices.Values(auditActions())),
-	}}
+	return &page{
+		Template: "audit",
+		Title:    "Audit log",
+		Data: struct {
+			Rows    []auditRow
+			Actions []string
+		}{
+			getPage[auditRow](a, "/api/v1/audit"),
+			slices.Sorted(slices.Values(auditActions())),
+		},
+	}
 }
