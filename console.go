@@ -43,33 +43,39 @@ var consoleFiles embed.FS
 
 // pagePolicy is the Content-Security-Policy of every page: scripts, styles and all else come only
 // from this service, and none are inline.
-const pagePolicy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; " +
+const pagePolicy = "default-src 'none'; " +
+	"style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 
 // page is a page of the console. Its template gets it whole.
 type page struct {
 	Template string
 	Title    string
-	Data     any             // the page's own
-	Once     map[string]any  // an answer of the API with a secret, which only this page shows
-	User     *user           // the reader; nil: not signed in
-	Can      map[string]bool // the permissions that the reader holds
-	Unread   int64           // how many messages the reader has not read
-	Path     string          // of the page; with a refused form the request has another
-	Query    url.Values      // of the request
-	Notice   string          // about what the reader has just done
-	Action   string          // the path of the form that was refused, or ""
-	Form     url.Values      // what was typed in it
-	Refusal  *refusal
-	Next     string // the address of the next page of a list, or ""
+	Data     any            // the page's own
+	Once     map[string]any // an answer of the API with a secret, which only this page shows
 	Version  string
+
+	User   *user           // the reader; nil: not signed in
+	Can    map[string]bool // the permissions that the reader holds
+	Unread int64           // how many messages the reader has not read
+
+	Path   string     // of the page; with a refused form the request has another
+	Query  url.Values // of the request
+	Next   string     // the address of the next page of a list, or ""
+	Notice string     // about what the reader has just done
+
+	Action  string     // the path of the form that was refused, or ""
+	Form    url.Values // what was typed in it
+	Refusal *refusal
 }
 
 // refusal is a problem as a page shows it.
 type refusal struct {
-	Detail, Code, RequestID string
-	Fields                  map[string]string // what is wrong with each field
-	RetryAfter              time.Duration
+	Detail     string
+	Code       string
+	RequestID  string
+	Fields     map[string]string // what is wrong with each field
+	RetryAfter time.Duration
 }
 
 // loader reads what a page shows from the API. It stores an error in a.err.
@@ -92,12 +98,15 @@ func parsePages(passwordMin int) *template.Template {
 			return fmt.Sprintf("At least %d characters. Any characters will do.", passwordMin)
 		},
 
-		"qr": func(text any) template.HTML { // safe: the SVG has none of the text itself
+		// The result is safe: the SVG has none of the text itself.
+		"qr": func(text any) template.HTML {
 			svg, _ := qrSVG(fmt.Sprint(text))
 			return template.HTML(svg)
 		},
 	}
-	return template.Must(template.New("").Funcs(functions).ParseFS(consoleFiles, "console/*.html"))
+
+	pages := template.New("").Funcs(functions)
+	return template.Must(pages.ParseFS(consoleFiles, "console/*.html"))
 }
 
 // inputTime returns a time in UTC as an input of the type datetime-local has it.
@@ -115,6 +124,7 @@ const inputTimeLayout = "2006-01-02T15:04"
 func sizeText(n int64) string {
 	units := []string{"B", "kB", "MB", "GB", "TB", "PB", "EB"}
 	size := float64(n)
+
 	for ; size >= 999.5; size /= 1000 { // threeDigits would round to 1000
 		units = units[1:]
 	}
@@ -152,6 +162,7 @@ func (c *console) show(read loader, changes ...func(*page)) handler {
 		if err != nil {
 			return err
 		}
+
 		for _, change := range changes {
 			change(p)
 		}
@@ -163,6 +174,7 @@ func (c *console) show(read loader, changes ...func(*page)) handler {
 func (c *console) readPageFor(r *http.Request, read loader) (*page, error) {
 	a := &apiReader{console: c, r: r}
 	a.recognize()
+
 	p := read(a)
 	if a.err != nil {
 		return nil, a.err
@@ -172,6 +184,7 @@ func (c *console) readPageFor(r *http.Request, read loader) (*page, error) {
 	if a.next != "" {
 		p.Next = p.Path + "?" + a.next
 	}
+
 	if !p.Can[inboxRead] {
 		return p, nil
 	}
@@ -180,7 +193,9 @@ func (c *console) readPageFor(r *http.Request, read loader) (*page, error) {
 	badge := &apiReader{console: c, r: r}
 	p.Unread = get[unread](badge, "/api/v1/inbox/unread-count", "").Unread
 	if badge.err != nil {
-		c.core.log.Warn("unread messages not counted", "id", callerOf(r).requestID, "error", badge.err)
+		c.core.log.Warn("unread messages not counted",
+			"id", callerOf(r).requestID,
+			"error", badge.err)
 	}
 	return p, nil
 }
@@ -213,16 +228,18 @@ func (c *console) writePage(w http.ResponseWriter, status int, p *page) error {
 	h.Set("Content-Security-Policy", pagePolicy)
 	h.Set("Referrer-Policy", "same-origin") // with no-referrer, browsers send Origin: null with our own forms
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+
 	return writeBytes(w, status, "text/html; charset=utf-8", body.Bytes())
 }
 
 // wantsPage reports whether the answer to a request, also an error, is for a person with a browser.
 func wantsPage(r *http.Request) bool {
-	return route{path: r.URL.Path}.isPage() && strings.Contains(r.Header.Get("Accept"), "text/html")
+	isPage := route{path: r.URL.Path}.isPage()
+	return isPage && strings.Contains(r.Header.Get("Accept"), "text/html")
 }
 
-// writeErrorPage answers with a problem on page p or, if p is nil, on a page of its own. Without a
-// session, a page redirects to the login page, which returns to it afterwards.
+// writeErrorPage answers with a problem on page p. If p is nil, the problem has a page of its own.
+// Without a session, a page redirects to the login page, which returns to it afterwards.
 func (c *console) writeErrorPage(w *responseWriter, r *http.Request, p *page, wrong *problem) {
 	if wrong.status == http.StatusUnauthorized && isRead(r) {
 		goTo(w, signInPath(r.URL.RequestURI()))
@@ -238,11 +255,15 @@ func (c *console) writeErrorPage(w *responseWriter, r *http.Request, p *page, wr
 	}
 	p.Refusal = newRefusal(wrong, w.requestID)
 
+	// After an error, nothing has been written yet.
 	err := c.writePage(w, wrong.status, p)
 	if err != nil {
-		c.core.log.Error("error page not written", "id", w.requestID, "error", err)
-		writeBytes(w, http.StatusInternalServerError, "text/plain; charset=utf-8",
-			[]byte("Something went wrong here. The log has it under the request id "+w.requestID+".\n"))
+		c.core.log.Error("error page not written",
+			"id", w.requestID,
+			"error", err)
+
+		text := "Something went wrong here. The log has it under the request id " + w.requestID + ".\n"
+		writeBytes(w, http.StatusInternalServerError, "text/plain; charset=utf-8", []byte(text))
 	}
 }
 
@@ -259,6 +280,7 @@ func newRefusal(wrong *problem, requestID string) *refusal {
 		shown.Detail = "There is no such page."
 	}
 
+	// Backward, so that the first field is the last to set the detail.
 	for _, f := range slices.Backward(wrong.fields) {
 		shown.Detail = strings.ReplaceAll(f.Field, "_", " ") + ": " + f.Detail
 		shown.Fields[f.Field] = f.Detail
@@ -290,8 +312,13 @@ func refusalTexts() map[string]string {
 
 // getConsoleFile answers GET /console/{file}: the style sheet, the script and the icon.
 func (c *console) getConsoleFile(w http.ResponseWriter, r *http.Request) error {
-	kinds := map[string]string{".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+	kinds := map[string]string{
+		".css": "text/css",
+		".js":  "text/javascript",
+		".svg": "image/svg+xml",
+	}
 	kind := kinds[path.Ext(r.URL.Path)]
+
 	content, err := consoleFiles.ReadFile("console/" + r.PathValue("file"))
 	if err != nil || kind == "" {
 		return errNoPath
@@ -313,7 +340,8 @@ func goTo(w http.ResponseWriter, next string) error {
 func readForm(r *http.Request) (url.Values, error) {
 	mediaType, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if mediaType != "application/x-www-form-urlencoded" {
-		return nil, newProblem(http.StatusUnsupportedMediaType, "unsupported_media_type", "The body must be a form.")
+		return nil, newProblem(http.StatusUnsupportedMediaType, "unsupported_media_type",
+			"The body must be a form.")
 	}
 
 	body, _ := io.ReadAll(r.Body) // never fails: receiveBody has read it
@@ -346,6 +374,7 @@ func formBody(f url.Values, fields string) map[string]any {
 	if fields == "" {
 		return nil
 	}
+
 	body := map[string]any{}
 	for spec := range strings.FieldsSeq(fields) {
 		name := strings.TrimRight(spec, "?*[]!@{}")
@@ -356,11 +385,13 @@ func formBody(f url.Values, fields string) map[string]any {
 			body[name] = f.Has(name)
 			continue
 		}
+
 		if kind == "[]" {
 			body[name] = tickedValues(f[name])
 			continue
 		}
 
+		// Browsers send line ends as CRLF.
 		typed := strings.ReplaceAll(f.Get(name), "\r\n", "\n")
 		isUnchanged := f.Has("former_"+name) && f.Get("former_"+name) == typed
 		if f.Has(name) && !isUnchanged {
@@ -393,6 +424,7 @@ func fieldValue(kind, typed string) any {
 	if kind == "{}" && json.Valid([]byte(text)) {
 		return json.RawMessage(text)
 	}
+
 	if at, err := time.Parse(inputTimeLayout, text); err == nil && kind == "@" {
 		return at
 	}
@@ -411,10 +443,12 @@ func (c *console) refuse(w http.ResponseWriter, r *http.Request, f url.Values, f
 	if wrong.status == http.StatusPreconditionFailed {
 		delete(f, "tag") // the page shows the present one
 	}
+
 	if p, failed := c.readPageFor(r, formPage); failed == nil {
 		p.addForm(r, f)
 		answer.page = func(wrong *problem) { c.writeErrorPage(answer, r, p, wrong) }
 	}
+
 	return err
 }
 
@@ -441,10 +475,13 @@ func (c *console) act(route, fields string, formPage loader, next string) handle
 			return goTo(w, fillPath(r, next))
 		}
 
+		// A password token becomes the address of the page that takes it.
 		if token, ok := answer["password_token"].(string); ok {
 			answer["link"] = c.core.baseURL(r) + passwordPath(token)
 		}
-		return c.show(formPage, func(p *page) { p.Once = answer })(w, r)
+
+		show := c.show(formPage, func(p *page) { p.Once = answer })
+		return show(w, r)
 	}
 }
 
@@ -477,16 +514,20 @@ func get[T any](a *apiReader, path, query string) (into T) {
 	if a.err != nil {
 		return into
 	}
+
 	answer, err := a.console.call(a.r, "GET "+path, query, nil)
 	if err == nil {
 		err = json.Unmarshal(answer, &into)
 	}
+
 	a.err = err
 	return into
 }
 
 // getAll returns the items of a list that never has more than maxPage.
-func getAll[T any](a *apiReader, path string) []T { return get[listOf[T]](a, path, "limit=500").Items }
+func getAll[T any](a *apiReader, path string) []T {
+	return get[listOf[T]](a, path, "limit=500").Items
+}
 
 // getPage returns the page of a list that the console page's own query asks for.
 func getPage[T any](a *apiReader, path string) []T {
@@ -496,6 +537,7 @@ func getPage[T any](a *apiReader, path string) []T {
 			query[name] = values
 		}
 	}
+
 	list := get[listOf[T]](a, path, query.Encode())
 	if list.NextCursor != nil {
 		query.Set("cursor", *list.NextCursor)
@@ -520,13 +562,14 @@ type field struct {
 
 // option is a choice of a field.
 type option struct {
-	Value, Label string
-	On           bool
+	Value string
+	Label string
+	On    bool
 }
 
-// Field returns the input of that name in a form; action is the path to which the form is sent.
-// After a refusal the input holds what was typed, else value. kind is an input's type, or one of
-// the names in the tables below. If it ends in "!", the input is required.
+// Field returns the input of that name in a form. action is the path to which the form is sent.
+// After a refusal the input holds what was typed, else value. kind is the type of an input, or one
+// of the names in the tables below. If it ends in "!", the input is required.
 func (p *page) Field(action, name, label, kind, value, hint string) field {
 	kind, required := strings.CutSuffix(kind, "!")
 	types := map[string]string{
@@ -568,24 +611,28 @@ func (p *page) Field(action, name, label, kind, value, hint string) field {
 // Choice returns a field with options, "value=label" or just "value", of which one is chosen.
 func (p *page) Choice(action, name, label, value string, options ...string) field {
 	f := p.Field(action, name, label, "select", value, "")
+
 	for _, text := range options {
 		value, label, found := strings.Cut(text, "=")
 		if !found {
 			label = value
 		}
+
 		f.Options = append(f.Options, option{value, label, value == f.Value})
 	}
 	return f
 }
 
-// Choices is Choice for a list of options. The first choice is none of them.
+// Choices is Choice for a list of options. The first choice, "any", is none of them.
 func (p *page) Choices(action, name, label, value string, options []string) field {
-	return p.Choice(action, name, label, value, append([]string{"=any"}, options...)...)
+	options = append([]string{"=any"}, options...)
+	return p.Choice(action, name, label, value, options...)
 }
 
 // Boxes returns a field of boxes to tick: all names, of which those in on are ticked.
 func (p *page) Boxes(action, name, label string, all, on []string) field {
 	f := p.Field(action, name, label, "boxes", "", "")
+
 	for _, text := range all {
 		isOn := p.On(action, name, text, slices.Contains(on, text))
 		f.Options = append(f.Options, option{text, text, isOn})
@@ -593,7 +640,8 @@ func (p *page) Boxes(action, name, label string, all, on []string) field {
 	return f
 }
 
-// On reports whether a box is ticked: as in the form that was sent to the action, if any, else is.
+// On reports whether a box is ticked. After a form was sent to the action, the box is as in that
+// form. Otherwise it is as the parameter is says.
 func (p *page) On(action, name, value string, is bool) bool {
 	if p.Form != nil && p.Action == action {
 		return slices.Contains(p.Form[name], value)
@@ -606,6 +654,7 @@ func (p *page) On(action, name, value string, is bool) bool {
 func (p *page) addForm(r *http.Request, f url.Values) {
 	p.Action = strings.TrimSuffix(r.URL.Path, "/preview")
 	p.Form = f
+
 	if code := f.Get("code"); code != "" {
 		p.Action += "#" + code
 	}
