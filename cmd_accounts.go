@@ -86,6 +86,7 @@ func createUserCommand(ctx context.Context, o invocation) error {
 	if err != nil {
 		return err
 	}
+
 	breached, err := openBreachedPasswords(o.cfg.breachedFile)
 	if err != nil {
 		return fmt.Errorf("CAIRN_BREACHED_PASSWORDS: %w", err)
@@ -153,10 +154,12 @@ func splitList(text string) []string {
 // resetPasswordCommand is "cairn user reset-password". It prints a token that sets a new password.
 func resetPasswordCommand(ctx context.Context, o invocation) error {
 	var t passwordToken
-	_, err := o.changeUser(ctx, func(ctx context.Context, tx pgx.Tx, by actor, u user) (err error) {
+	reset := func(ctx context.Context, tx pgx.Tx, by actor, u user) (err error) {
 		t, err = startPasswordReset(ctx, tx, by, u)
 		return err
-	})
+	}
+
+	_, err := o.changeUser(ctx, reset)
 	t = t.withLink(o.cfg)
 	return o.print(err, t, "%s", cmp.Or(t.PasswordLink, t.PasswordToken))
 }

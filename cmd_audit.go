@@ -66,10 +66,12 @@ func verifyAuditCommand(ctx context.Context, o invocation, ring *keyring) error 
 	if err != nil {
 		return err
 	}
-	hasHead, err := scalar[bool](ctx, o.db, "look for the head", holds, head.seq, head.mac)
+	hasHead, err := scalar[bool](ctx, o.db, "look for the head", holds,
+		head.seq, head.mac)
 	if err != nil {
 		return err
 	}
+
 	waiting, err := scalar[int64](ctx, o.db, "count unsealed rows",
 		`SELECT count(*) FROM audit_unsealed`)
 	if err != nil {
@@ -113,7 +115,8 @@ func queueUnsealed(ctx context.Context, tx pgx.Tx) ([]string, error) {
 			WHERE NOT EXISTS (SELECT FROM audit_seals s WHERE s.audit_id = l.id)
 				AND NOT EXISTS (SELECT FROM audit_unsealed q WHERE q.audit_id = l.id)
 			RETURNING audit_id
-		), gone AS (
+		),
+		gone AS (
 			DELETE FROM audit_unsealed q
 			WHERE NOT EXISTS (SELECT FROM audit_log l WHERE l.id = q.audit_id)
 			RETURNING audit_id
@@ -122,6 +125,7 @@ func queueUnsealed(ctx context.Context, tx pgx.Tx) ([]string, error) {
 			|| ' (' || min(audit_id) || ' to ' || max(audit_id) || '), seen ' || clock_timestamp()
 		FROM (TABLE added UNION ALL TABLE gone) AS rows
 		HAVING count(*) > 0`
+
 	rows, _ := tx.Query(ctx, query) // its error comes back from CollectRows
 	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
@@ -132,13 +136,19 @@ func pruneAuditCommand(ctx context.Context, o invocation, ring *keyring) error {
 	if err != nil {
 		return fmt.Errorf("--before takes a date like 2026-01-31: %w", errUsage)
 	}
+
 	removed, err := pruneAudit(ctx, o.db, ring.keys[0], date)
 	return o.print(err, nil, "removed %s from the audit log", plural(removed, "row"))
 }
 
 // pruneAudit deletes the rows before a time, with their seals. The newest of these seals stays as a
 // checkpoint, at which verifyAudit begins. It returns how many rows it deleted.
-func pruneAudit(ctx context.Context, db *pgxpool.Pool, k key, before time.Time) (removed int64, err error) {
+func pruneAudit(
+	ctx context.Context,
+	db *pgxpool.Pool,
+	k key,
+	before time.Time,
+) (removed int64, err error) {
 	const choose = `
 		SELECT
 			seq,
@@ -156,7 +166,8 @@ func pruneAudit(ctx context.Context, db *pgxpool.Pool, k key, before time.Time) 
 		WITH seals AS (
 			DELETE FROM audit_seals
 			WHERE seq < $1
-		), marked AS (
+		),
+		marked AS (
 			UPDATE audit_seals
 			SET kid = $2,
 				checkpoint = $3

@@ -17,6 +17,7 @@ import (
 func printExtents(ctx context.Context, o invocation) error {
 	rows, out := o.rows()
 	stderr := terminalWriter{o.stderr}
+
 	failed := 0
 	for _, path := range o.names {
 		err := printPath(ctx, o.options.Get("root"), path, rows, stderr)
@@ -65,6 +66,7 @@ func printPath(ctx context.Context, top, path string, out, stderr io.Writer) err
 	if err != nil {
 		return err
 	}
+
 	below, err := filepath.Rel(absTop, absPath)
 	if err != nil || !filepath.IsLocal(below) {
 		return fmt.Errorf("%s does not lie below %s", path, top)

@@ -352,6 +352,7 @@ func compareCommand(ctx context.Context, o invocation) error {
 		}
 		found[i] = d
 	}
+
 	if found[0].ID == found[1].ID {
 		return fmt.Errorf("%s and %s are the same dataset", o.names[0], o.names[1])
 	}
@@ -366,6 +367,7 @@ func compareCommand(ctx context.Context, o invocation) error {
 		there: found[1],
 		query: func(do func(context.Context) error) error { return do(ctx) },
 	}
+
 	out := bufio.NewWriter(o.stdout)
 	err := errors.Join(compared.write(ctx, out, true), out.Flush())
 	if err != nil {
@@ -391,6 +393,7 @@ func vrtCommand(ctx context.Context, o invocation) error {
 	if wrong != nil {
 		return o.outsideRoots(d.Path)
 	}
+
 	g, err := findGrid(ctx, o.db, d.ID,
 		optional(o.options, "crs"),
 		optional(o.options, "resolution"))

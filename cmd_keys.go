@@ -32,7 +32,9 @@ func editKeyFile(ctx context.Context, path string, edit func(lines []string) []s
 		return err
 	}
 	defer lock.Close()
-	for syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == syscall.EWOULDBLOCK {
+
+	const lockNow = syscall.LOCK_EX | syscall.LOCK_NB
+	for syscall.Flock(int(lock.Fd()), lockNow) == syscall.EWOULDBLOCK {
 		pause(ctx, 10*time.Millisecond)
 		if ctx.Err() != nil {
 			return fmt.Errorf("another command edits %s: %w", path, ctx.Err())
@@ -43,6 +45,7 @@ func editKeyFile(ctx context.Context, path string, edit func(lines []string) []s
 	if err != nil {
 		return err
 	}
+
 	text := strings.TrimRight(string(content), "\n") + "\n"
 	lines := edit(slices.Collect(strings.Lines(text)))
 

@@ -112,6 +112,7 @@ func createTokenCommand(ctx context.Context, o invocation) error {
 	if err != nil || days < 1 || days > 366 {
 		return fmt.Errorf("--days must be from 1 to 366: %w", errUsage)
 	}
+
 	known, err := knownPermissions(ctx, o.db)
 	if err != nil {
 		return err
@@ -131,7 +132,9 @@ func createTokenCommand(ctx context.Context, o invocation) error {
 
 	var v invalid
 	checkIdentity(&v, &n.username, nil, nil)
-	checkAPIToken(&v, known, t.Name, t.Permissions, now, t.ExpiresAt)
+	checkAPIToken(&v, known,
+		t.Name, t.Permissions,
+		now, t.ExpiresAt)
 	if err := v.err(); err != nil {
 		return err
 	}
@@ -179,7 +182,7 @@ func revokeTokenCommand(ctx context.Context, o invocation) error {
 
 	username := o.names[0]
 	name := o.names[1]
-	_, err := o.changeUser(ctx, func(ctx context.Context, tx pgx.Tx, by actor, u user) error {
+	revoke := func(ctx context.Context, tx pgx.Tx, by actor, u user) error {
 		id, err := scalar[*string](ctx, tx, "find API token", query, u.ID, name)
 		if err != nil {
 			return err
@@ -190,7 +193,9 @@ func revokeTokenCommand(ctx context.Context, o invocation) error {
 
 		_, err = deleteAPITokens(ctx, tx, by, u, id)
 		return err
-	})
+	}
+
+	_, err := o.changeUser(ctx, revoke)
 	return o.print(err, nil, "ended API token %s of %s", name, username)
 }
 
@@ -237,7 +242,8 @@ func listMessagesCommand(ctx context.Context, o invocation) error {
 func retractMessageCommand(ctx context.Context, o invocation) error {
 	id, err := strconv.ParseInt(o.names[0], 10, 64)
 	if err != nil {
-		return fmt.Errorf("%q is not the number of a message: %w", o.names[0], errUsage)
+		return fmt.Errorf("%q is not the number of a message: %w",
+			o.names[0], errUsage)
 	}
 	return removeMessage(ctx, o.db, operatorActor(), id, false, nil)
 }
@@ -267,6 +273,8 @@ func readPassword(ctx context.Context, stdin io.Reader, stderr io.Writer) (strin
 		line, err := readInput(ctx, func() (string, error) {
 			return lines.ReadString('\n')
 		})
+
+		// The last line need not end in a newline.
 		isLastLine := err == io.EOF && line != ""
 		if err != nil && !isLastLine {
 			return "", fmt.Errorf("read password: %w", err)
@@ -283,9 +291,11 @@ func readPassword(ctx context.Context, stdin io.Reader, stderr io.Writer) (strin
 		c.Stdin = stdin
 		return c.Run()
 	}
-	if err := stty("-echo"); err != nil {
+	err := stty("-echo")
+	if err != nil {
 		return "", fmt.Errorf("cannot turn off the echo of the terminal (%w): pipe the password "+
-			"to standard input", err)
+			"to standard input",
+			err)
 	}
 	defer fmt.Fprintln(stderr) // the typed newline is not echoed either
 	defer stty("echo")
@@ -294,6 +304,7 @@ func readPassword(ctx context.Context, stdin io.Reader, stderr io.Writer) (strin
 	if err != nil {
 		return "", err
 	}
+
 	second, err := read("\nAgain: ")
 	if err == nil && first != second {
 		err = errors.New("the passwords differ: try again")
@@ -329,6 +340,7 @@ func checkConfig(_ context.Context, o invocation) error {
 		"CAIRN_TLS_CERT":           o.cfg.tlsCert,
 		"CAIRN_TLS_KEY":            o.cfg.tlsKey,
 	}
+
 	if o.cfg.databaseURL != "" {
 		database, err := databaseConfig(o.cfg.databaseURL)
 		if err != nil {
@@ -347,7 +359,8 @@ func checkConfig(_ context.Context, o invocation) error {
 		fmt.Fprintf(o.stdout, "%s=%s\n", s.name, s.value)
 	}
 
-	if unknown := unknownSettings(o.env); len(unknown) > 0 {
+	unknown := unknownSettings(o.env)
+	if len(unknown) > 0 {
 		return fmt.Errorf("there is no setting %s", strings.Join(unknown, ", "))
 	}
 	return o.cfg.checkSecretsOutsideRoots()

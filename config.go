@@ -431,6 +431,7 @@ func databaseConfig(url string) (*pgxpool.Config, error) {
 		// pgx keeps the password out of its message, but not always the rest of a malformed URL.
 		return nil, errors.New("CAIRN_DATABASE_URL is not a PostgreSQL connection string")
 	}
+
 	if hasPassword.MatchString(withoutPassword(url)) {
 		return nil, errors.New("CAIRN_DATABASE_URL must have its password as in " +
 			"postgres://user:password@host/database, or leave it to PGPASSWORD")
@@ -440,16 +441,20 @@ func databaseConfig(url string) (*pgxpool.Config, error) {
 	for name := range config.ConnConfig.RuntimeParams {
 		if name != "application_name" && name != "timezone" {
 			return nil, fmt.Errorf("CAIRN_DATABASE_URL (or PGOPTIONS) must not set %s: "+
-				"Cairn uses the default schema and settings of its role", name)
+				"Cairn uses the default schema and settings of its role",
+				name)
 		}
 	}
 
 	// sslrootcert=system verifies the whole name in pgx, but nothing in libpq 15.
 	tls := config.ConnConfig.TLSConfig
-	if tls != nil && !tls.InsecureSkipVerify && !strings.Contains(url+os.Getenv("PGSSLMODE"), "verify-full") {
+	verifies := tls != nil && !tls.InsecureSkipVerify
+	namesFull := strings.Contains(url+os.Getenv("PGSSLMODE"), "verify-full")
+	if verifies && !namesFull {
 		return nil, errors.New("CAIRN_DATABASE_URL must set sslmode=verify-full " +
 			"with sslrootcert=system or a service file")
 	}
+
 	if len(config.ConnConfig.Fallbacks) > 0 && config.ConnConfig.ValidateConnect == nil {
 		config.ConnConfig.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
 	}
@@ -462,10 +467,13 @@ var hasPassword = regexp.MustCompile(`password\s*=`)
 // withoutPassword returns a connection string without the password in the user part of a URL.
 func withoutPassword(connection string) string {
 	scheme, rest, isURL := strings.Cut(connection, "://")
-	end := strings.IndexAny(rest, "@/") // as libpq and pgx find it: the password may have ? and &
+
+	// libpq and pgx find the end in this way: the password may have ? and &.
+	end := strings.IndexAny(rest, "@/")
 	if !isURL || end < 0 || rest[end] != '@' {
 		return connection
 	}
+
 	user, _, _ := strings.Cut(rest[:end], ":")
 	return scheme + "://" + user + rest[end:]
 }

@@ -399,10 +399,22 @@ func (s *server) newWebServer() *http.Server {
 	}
 }
 
+// drain waits until none of the connections is open any more, or ctx ends.
+func drain(ctx context.Context, open *sync.Map) {
+	for conn := range open.Range {
+		_, isOpen := open.Load(conn)
+		for isOpen && ctx.Err() == nil {
+			pause(ctx, 10*time.Millisecond)
+			_, isOpen = open.Load(conn)
+		}
+	}
+}
+
 // run serves on the socket and works on analyses until ctx ends.
 func (s *server) run(ctx context.Context, socket net.Listener, stdout io.Writer) error {
 	listener := s.operations.limitConnections(socket)
 	web := s.newWebServer()
+
 	var open sync.Map // connections that are new or have a running request
 	web.ConnState = func(conn net.Conn, state http.ConnState) {
 		if state == http.StateNew || state == http.StateActive {
@@ -427,6 +439,7 @@ func (s *server) run(ctx context.Context, socket net.Listener, stdout io.Writer)
 	background.Go(func() { s.core.database.watch(working, s.core.log) })
 	background.Go(func() { s.operations.keepLease(working) })
 	background.Go(func() { s.operations.runMaintenance(working) })
+
 	// The watchdog ends before the others: a service that stops answers no request.
 	background.Go(func() { s.operations.keepWatchdog(ctx, listener.Addr()) })
 
@@ -435,10 +448,12 @@ func (s *server) run(ctx context.Context, socket net.Listener, stdout io.Writer)
 		web.TLSConfig = &tls.Config{GetCertificate: s.operations.certificate.current}
 		serve = func(l net.Listener) error { return web.ServeTLS(l, "", "") }
 	}
+
 	served := make(chan error, 1)
 	go func() { served <- serve(listener) }()
 	s.operations.notify("READY=1")
-	fmt.Fprintf(stdout, "cairn: listening on %s://%s\n", s.core.scheme(), listener.Addr())
+	fmt.Fprintf(stdout, "cairn: listening on %s://%s\n",
+		s.core.scheme(), listener.Addr())
 
 	var err error
 	select {
@@ -454,16 +469,14 @@ func (s *server) run(ctx context.Context, socket net.Listener, stdout io.Writer)
 		<-served // wait for Serve to end, or Shutdown would return an error
 		web.SetKeepAlivesEnabled(false)
 
-		drain, cancelDrain := context.WithTimeout(shutdown, 2*time.Second)
+		draining, cancelDrain := context.WithTimeout(shutdown, 2*time.Second)
 		defer cancelDrain()
-		for conn := range open.Range {
-			for _, isOpen := open.Load(conn); isOpen && drain.Err() == nil; _, isOpen = open.Load(conn) {
-				pause(drain, 10*time.Millisecond)
-			}
-		}
+		drain(draining, &open)
 
-		if err = web.Shutdown(shutdown); err != nil {
-			err = fmt.Errorf("requests were cut off: %w", errors.Join(err, web.Close()))
+		err = web.Shutdown(shutdown)
+		if err != nil {
+			err = errors.Join(err, web.Close())
+			err = fmt.Errorf("requests were cut off: %w", err)
 		}
 	}
 
@@ -472,10 +485,11 @@ func (s *server) run(ctx context.Context, socket net.Listener, stdout io.Writer)
 	background.Wait()
 
 	ending := context.WithoutCancel(ctx)
-	s.operations.runBounded(ending, "counted failures not stored", 2*time.Second, s.accounts.flushTallies)
-	s.operations.runBounded(ending, "lease not ended", 2*time.Second, func(ctx context.Context) error {
+	endLease := func(ctx context.Context) error {
 		return instanceStopped(ctx, s.core.database.probes, s.operations.instance)
-	})
+	}
+	s.operations.runBounded(ending, "counted failures not stored", 2*time.Second, s.accounts.flushTallies)
+	s.operations.runBounded(ending, "lease not ended", 2*time.Second, endLease)
 	return err
 }
 
@@ -509,6 +523,7 @@ func connect(ctx context.Context, cfg config, do func(*database) error) error {
 	var poolConfig *pgxpool.Config
 	var err error
 	done := func() {} // to be called after the last connection
+
 	if cfg.databaseURL != "" {
 		poolConfig, err = databaseConfig(cfg.databaseURL)
 	} else {

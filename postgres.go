@@ -298,6 +298,7 @@ func (p *privatePostgres) awaitAnswer(ctx context.Context, dir, serverLog *os.Fi
 	if err != nil {
 		return err
 	}
+
 	for ; ; pause(ctx, 20*time.Millisecond) {
 		conn, err := pgx.ConnectConfig(ctx, config.ConnConfig)
 		if err == nil {
