@@ -550,7 +550,8 @@ func (s *server) call(rt route, w *responseWriter, r *http.Request) (err error) 
 		c.releaseBody()
 	}()
 
-	if err = s.accounts.admit(rt, w, r); err == nil {
+	err = s.accounts.admit(rt, w, r)
+	if err == nil {
 		err = rt.handler(w, r)
 	} else if rt.path == verifyPath {
 		err = withLoginPage(r, err, s.core.cfg.baseURL)
