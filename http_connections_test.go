@@ -41,6 +41,7 @@ func TestConnectionLimits(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	writeCertificate(t, dir, 1)
+
 	for _, scheme := range []string{"http", "https"} {
 		t.Run(scheme, func(t *testing.T) {
 			t.Parallel()
@@ -48,6 +49,7 @@ func TestConnectionLimits(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			var log lockedBuffer
 			listener := &boundedListener{
 				Listener: socket,
@@ -63,17 +65,22 @@ func TestConnectionLimits(t *testing.T) {
 				mostAll:     5,
 				counts:      map[netip.Addr]int{},
 			}
-			web := &http.Server{ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0), ConnState: func(conn net.Conn, state http.ConnState) {
-				if state == http.StateClosed {
-					listener.released(conn.RemoteAddr())
-				}
-			}}
+
+			web := &http.Server{
+				ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0),
+				ConnState: func(conn net.Conn, state http.ConnState) {
+					if state == http.StateClosed {
+						listener.released(conn.RemoteAddr())
+					}
+				},
+			}
 			if scheme == "http" {
 				go web.Serve(listener)
 			} else {
 				go web.ServeTLS(listener, dir+"/cert.pem", dir+"/key.pem")
 			}
 			defer web.Close()
+
 			dial := func(from string) net.Conn {
 				conn := dialFrom(t, from, socket.Addr().String())
 				if scheme == "https" {
@@ -81,6 +88,7 @@ func TestConnectionLimits(t *testing.T) {
 				}
 				return conn
 			}
+
 			count := func() int {
 				listener.mu.Lock()
 				defer listener.mu.Unlock()
@@ -105,6 +113,7 @@ func TestConnectionLimits(t *testing.T) {
 					t.Errorf("step %d, %s: served is %v, want %v", i, step.from, got, step.want)
 				}
 			}
+
 			if !strings.Contains(log.String(), `level=WARN msg="too many connections" address=127.0.7.1`) {
 				t.Errorf("the log is %q", log.String())
 			}
@@ -114,6 +123,7 @@ func TestConnectionLimits(t *testing.T) {
 			if !isServed(dial("127.0.7.1")) {
 				t.Error("a closed connection made no room")
 			}
+
 			web.Close()
 			waitFor(t, "the end of all connections", func() bool { return count() == 0 })
 			if len(listener.counts) != 0 {
@@ -127,7 +137,9 @@ func TestConnectionLimits(t *testing.T) {
 // connect for many.
 func TestConnectionNetwork(t *testing.T) {
 	t.Parallel()
-	s := &operations{core: &core{cfg: config{trustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}}}
+	proxies := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
+	s := &operations{core: &core{cfg: config{trustedProxies: proxies}}}
+
 	for _, c := range []struct {
 		peer net.Addr
 		want string
@@ -183,12 +195,14 @@ func TestConnectionsLeaveFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	ts := startServer(t, nil)
 	ts.stop()
 	p := startProcess(t, ts.env, func(cmd *exec.Cmd) {
 		cmd.Path = "/bin/sh"
 		cmd.Args = []string{"sh", "-c", `ulimit -n 400 && exec "$0"`, self}
 	})
+
 	address := strings.TrimPrefix(p.url, "http://")
 	var open []net.Conn
 	for range 360 {
@@ -200,12 +214,15 @@ func TestConnectionsLeaveFiles(t *testing.T) {
 	if isServed(dialFrom(t, "127.0.0.1", address)) {
 		t.Error("connections took more than nine tenths of the files")
 	}
+
 	waitFor(t, "a warning", func() bool { return strings.Contains(p.log.String(), "too many connections") })
 	if log := p.log.String(); strings.Contains(log, "too many open files") {
 		t.Errorf("the log is %s", log)
 	}
+
 	for _, conn := range open {
 		conn.Close()
 	}
+
 	waitFor(t, "room for a connection", func() bool { return isServed(dialFrom(t, "127.0.0.1", address)) })
 }

@@ -13,6 +13,7 @@ func TestBasicChallenge(t *testing.T) {
 	ts := startServer(t, nil)
 	ts.addUser("ada", "all")
 	token := ts.addToken("ada", "gis", datasetRead).token
+
 	for _, rt := range ts.routes() {
 		if rt.who == public || rt.who == refreshCookie || strings.Contains(rt.path, "{") {
 			continue
@@ -20,20 +21,25 @@ func TestBasicChallenge(t *testing.T) {
 		for _, c := range []client{ts.client(), ts.client().as("wrong")} {
 			a := c.do(rt.method, rt.path, nil)
 			challenges := a.header.Values("WWW-Authenticate")
-			offered := len(challenges) == 2 && strings.HasPrefix(challenges[0], "Bearer") && challenges[1] == `Basic realm="cairn", charset="UTF-8"`
+			offered := len(challenges) == 2 &&
+				strings.HasPrefix(challenges[0], "Bearer") &&
+				challenges[1] == `Basic realm="cairn", charset="UTF-8"`
 			if a.status != 401 || offered != (rt.method == "GET" && rt.path != verifyPath) || len(challenges) == 0 {
 				t.Errorf("%s %s: %d %q", rt.method, rt.path, a.status, challenges)
 			}
 		}
 	}
+
 	r, err := http.NewRequest("GET", strings.Replace(ts.url, "//", "//any:"+token+"@", 1)+"/api/v1/datasets", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	response, err := http.DefaultClient.Do(r)
 	if err != nil || response.StatusCode != 200 {
 		t.Errorf("%v %v", response, err)
 	}
+
 	response.Body.Close()
 	if a := ts.client().must(401, "HEAD", "/api/v1/datasets", nil); len(a.header.Values("WWW-Authenticate")) != 2 {
 		t.Errorf("HEAD: %v", a.header)
@@ -59,9 +65,19 @@ func TestBaseURL(t *testing.T) {
 		defer response.Body.Close()
 		return response.StatusCode, response.Header.Get("Content-Type")
 	}
+
 	for host, want := range map[string]int{
-		"": 421, "cairn.example.org": 200, "CAIRN.example.ORG": 200, "cairn.example.org:443": 200, "cairn.example.org:80": 421, "cairn.example.org.": 421,
-		"evil.example": 421, "cairn.example.org.evil.example": 421, "127.0.0.1": 421, "localhost:8080": 421,
+		"cairn.example.org":     200,
+		"CAIRN.example.ORG":     200,
+		"cairn.example.org:443": 200,
+
+		"":                               421,
+		"cairn.example.org:80":           421,
+		"cairn.example.org.":             421,
+		"evil.example":                   421,
+		"cairn.example.org.evil.example": 421,
+		"127.0.0.1":                      421,
+		"localhost:8080":                 421,
 	} {
 		if status, kind := ask(host, "/api/v1/ping"); status != want || want == 421 && kind != "application/problem+json" {
 			t.Errorf("%q: %d %s, want %d", host, status, kind, want)
@@ -73,9 +89,19 @@ func TestBaseURL(t *testing.T) {
 			t.Errorf("metrics for %q: %d", host, status)
 		}
 	}
+
 	ts.client().refused(421, "wrong_host", "GET", "/api/v1/nothing", nil)
-	for _, wrong := range []string{"cairn.example.org", "ftp://cairn.example.org", "https://u:p@cairn.example.org", "https://cairn.example.org/a", "https://cairn.example.org?a",
-		"https://", "https://cairn.example.org#a", "https://:443", "https://a b"} {
+	for _, wrong := range []string{
+		"cairn.example.org",
+		"ftp://cairn.example.org",
+		"https://u:p@cairn.example.org",
+		"https://cairn.example.org/a",
+		"https://cairn.example.org?a",
+		"https://",
+		"https://cairn.example.org#a",
+		"https://:443",
+		"https://a b",
+	} {
 		if _, err := loadConfig([]string{"CAIRN_BASE_URL=" + wrong}); err == nil || !strings.HasPrefix(err.Error(), "CAIRN_BASE_URL: ") {
 			t.Errorf("%s: %v", wrong, err)
 		}

@@ -27,12 +27,15 @@ func (ts *testServer) holdLock(statement string, args ...any) (release func()) {
 	if err == nil {
 		_, err = conn.Exec(ctx, `BEGIN`)
 	}
+
 	if err == nil {
 		_, err = conn.Exec(ctx, statement, args...)
 	}
+
 	if err != nil {
 		ts.t.Fatal(err)
 	}
+
 	release = sync.OnceFunc(func() { conn.Close(ctx) })
 	ts.t.Cleanup(release)
 	return release
@@ -49,6 +52,7 @@ func loop(times int, send func() (answer, error)) (stop func()) {
 			}
 		})
 	}
+
 	return func() {
 		cancel()
 		running.Wait()
@@ -64,6 +68,7 @@ func TestOneCallerStarvesNobody(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(ts.datasets, "tiles"), 0o755); err != nil {
 		t.Fatal(err)
 	}
+
 	dataset := root.addDataset("tiles")
 	others := func(t *testing.T) {
 		t.Helper()
@@ -73,6 +78,7 @@ func TestOneCallerStarvesNobody(t *testing.T) {
 			root.must(200, "GET", dataset+"/coverage.svg", nil)
 		}
 	}
+
 	t.Run("24 loops of a query that takes as long as it may", func(t *testing.T) {
 		member := ts.signIn("looper", datasetRead)
 		script := ts.addToken("looper", "script", datasetRead)
@@ -81,6 +87,7 @@ func TestOneCallerStarvesNobody(t *testing.T) {
 		stopScript := loop(12, func() (answer, error) { return script.send("GET", "/api/v1/inbox", nil) })
 		waitFor(t, "the queries to wait", func() bool { return waitingQueries(ts) == ts.limits.pool.perCaller })
 		others(t)
+
 		// The database takes a moment to end a query whose request ran out of its time.
 		waitFor(t, "one caller to have its share of the connections at most", func() bool {
 			return waitingQueries(ts) <= ts.limits.pool.perCaller
@@ -89,6 +96,7 @@ func TestOneCallerStarvesNobody(t *testing.T) {
 		stop()
 		stopScript()
 	})
+
 	t.Run("30 registrations while the lock of all accounts is held", func(t *testing.T) {
 		release := ts.holdLock(`SELECT pg_advisory_xact_lock($1)`, int64(lockAccess))
 		var running sync.WaitGroup
@@ -103,9 +111,11 @@ func TestOneCallerStarvesNobody(t *testing.T) {
 		release()
 		running.Wait()
 	})
+
 	t.Run("four reports", func(t *testing.T) {
 		reporter := ts.signIn("reporter", datasetRead)
-		// A report that takes its time has this place.
+
+		// A report that takes its time has this slot.
 		leave, err := ts.limits.cores.acquire(t.Context(), reporter.must(200, "GET", mePath, nil).text("id"))
 		if err != nil {
 			t.Fatal(err)
@@ -138,6 +148,7 @@ func TestLimiter(t *testing.T) {
 		}
 		return release
 	}
+
 	refused := func(want error, ctx context.Context, caller string) {
 		t.Helper()
 		release, err := l.acquire(ctx, caller)
@@ -145,6 +156,7 @@ func TestLimiter(t *testing.T) {
 			t.Errorf("%s: got %v, want %v", caller, err, want)
 		}
 	}
+
 	gone, leave := context.WithCancel(t.Context())
 	leave()
 	late, stop := context.WithTimeout(t.Context(), 0)
@@ -186,6 +198,7 @@ func TestSlots(t *testing.T) {
 	held := func(caller string) [3]int {
 		return [3]int{l.pool.length(caller), l.classes[slow].length(caller), l.cores.length(caller)}
 	}
+
 	acquire := func(s *slots, class class, want [3]int) {
 		t.Helper()
 		if err := s.acquire(t.Context(), class); err != nil {
@@ -195,6 +208,7 @@ func TestSlots(t *testing.T) {
 			t.Errorf("got %v of the pool, slow and heavy; want %v", got, want)
 		}
 	}
+
 	one := newSlots(l, "a")
 	acquire(one, quick, [3]int{1, 0, 0})
 	acquire(one, slow, [3]int{1, 1, 0})
@@ -216,6 +230,7 @@ func TestSlots(t *testing.T) {
 	if err := <-waiting; err != nil {
 		t.Error(err)
 	}
+
 	two.release()
 }
 
@@ -265,6 +280,7 @@ func TestRefusedRequestsTakeTurns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	refused := make(chan int)
 	go func() { refused <- from(network, mePath) }()
 	waitFor(t, "the refused request to wait", func() bool { return ts.limits.refusals.length(network) == 2 })
@@ -275,6 +291,7 @@ func TestRefusedRequestsTakeTurns(t *testing.T) {
 	if got := from(other, mePath); got != 401 {
 		t.Errorf("a refused request of another network: %d, want 401", got)
 	}
+
 	release()
 	if got := <-refused; got != 401 {
 		t.Errorf("the request that waited: %d, want 401", got)
@@ -291,14 +308,17 @@ func TestConnectionOutlivesTimeLimit(t *testing.T) {
 		"PATCH /api/v1/auth/me HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + c.token +
 			"\r\nContent-Type: application/json\r\nContent-Length: 21\r\n\r\n{\"display_name\": \"x\"}",
 	} {
-		release := ts.holdLock(`LOCK TABLE sessions, users IN SHARE MODE`) // writes wait, reads do not
+		// Writes wait, and reads do not.
+		release := ts.holdLock(`LOCK TABLE sessions, users IN SHARE MODE`)
 		conn := ts.raw()
 		if status, err := conn.send(request); status != 503 {
 			t.Errorf("%.30s: %d %v", request, status, err)
 		}
 		release()
+
+		next := "GET " + mePath + " HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + c.token + "\r\n\r\n"
 		for range 2 {
-			if status, err := conn.send("GET " + mePath + " HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + c.token + "\r\n\r\n"); status != 200 {
+			if status, err := conn.send(next); status != 200 {
 				t.Errorf("the next request after %.30s: %d %v", request, status, err)
 			}
 		}
@@ -311,10 +331,12 @@ func TestUnknownTokensShareAPlace(t *testing.T) {
 	ts := startServer(t, nil)
 	c := ts.signIn("ada", "all")
 	release := ts.holdLock(`LOCK TABLE api_tokens`)
+
 	stop := loop(40, func() (answer, error) {
 		token, _ := newAPIToken()
 		return ts.client().as(token).send("GET", mePath, nil)
 	})
+
 	waitFor(t, "the tokens to be looked up", func() bool { return waitingQueries(ts) == ts.limits.pool.perCaller })
 	for range 20 {
 		c.must(200, "GET", mePath, nil)
@@ -322,26 +344,30 @@ func TestUnknownTokensShareAPlace(t *testing.T) {
 	if n := waitingQueries(ts); n > ts.limits.pool.perCaller {
 		t.Errorf("%d connections, at most %d", n, ts.limits.pool.perCaller)
 	}
+
 	release()
 	stop()
 }
 
-// TestSlowBodies: bodies that do not arrive hold no place that another request of the network needs.
+// TestSlowBodies: bodies that do not arrive hold no slot that another request of the network needs.
 func TestSlowBodies(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
 	cookie := ts.signInForCookie("ada")
 	var slow []*raw
+
 	for range 300 {
 		conn := ts.raw()
 		io.WriteString(conn, "POST /api/v1/auth/login HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
 		slow = append(slow, conn)
 	}
+
 	waitFor(t, "the bodies to be read", func() bool {
 		ts.limits.bodies.mu.Lock()
 		defer ts.limits.bodies.mu.Unlock()
 		return ts.limits.bodies.all == int64(len(slow))
 	})
+
 	for range 6 {
 		a := ts.client().refresh(cookie)
 		if a.status != 200 {
@@ -349,9 +375,11 @@ func TestSlowBodies(t *testing.T) {
 		}
 		cookie = refreshCookieOf(a)
 	}
+
 	if status, err := slow[0].send(strings.Repeat("x", 99)); status != 400 {
 		t.Errorf("the body that arrives at last: %d %v", status, err)
 	}
+
 	// The others never arrive. That is no fault of the server.
 	for _, conn := range slow[1:] {
 		conn.SetReadDeadline(time.Now().Add(time.Minute))
@@ -389,6 +417,7 @@ func TestByteLimiter(t *testing.T) {
 			t.Errorf("%d more bytes of %s have room: %v, want %v", step.bytes, step.caller, got, step.want)
 		}
 	}
+
 	if len(l.callers) > 0 || l.all != 0 {
 		t.Errorf("%d bytes of %d callers are left, want none", l.all, len(l.callers))
 	}
@@ -415,7 +444,9 @@ func (ts *testServer) fillBodies(token, caller string) {
 func TestBodiesOfOthers(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
-	mal, ada := ts.signIn("mal", "all"), ts.signIn("ada", "all")
+	mal := ts.signIn("mal", "all")
+	ada := ts.signIn("ada", "all")
+
 	stolen, _ := ts.client().login("ada", testPassword)
 	stolen.must(204, "POST", "/api/v1/auth/logout", nil)
 	conn := ts.raw()
@@ -447,11 +478,14 @@ func TestAnswerHoldsNoSlot(t *testing.T) {
 	l := newLimits(8)
 	s := newSlots(l, "a")
 	client := headerWatcher{httptest.NewRecorder(), func() {
-		cores, pool, searches := l.cores.length("a"), l.pool.length("a"), l.classes[slow].length("a")
+		cores := l.cores.length("a")
+		pool := l.pool.length("a")
+		searches := l.classes[slow].length("a")
 		if cores+pool+searches > 0 {
 			t.Errorf("the request holds %d cores, %d slots of the pool and %d of searches, want none", cores, pool, searches)
 		}
 	}}
+
 	for _, class := range []class{heavy, slow, bulk, quick} {
 		if err := s.acquire(t.Context(), class); err != nil {
 			t.Fatal(err)
@@ -470,9 +504,11 @@ func TestAnswerHoldsNoSlot(t *testing.T) {
 	if err := writeJSON(w, http.StatusOK, strings.Repeat("x", largeAnswer)); err != errBusy || recorder.Body.Len() > 0 {
 		t.Errorf("a large answer beyond the bound: %v, and %d bytes are sent; want errBusy and none", err, recorder.Body.Len())
 	}
+
 	if err := writeJSON(w, http.StatusOK, "x"); err != nil {
 		t.Errorf("a small answer: %v", err)
 	}
+
 	if n := l.answers.callers["a"]; n != maxAnswers/ownShare {
 		t.Errorf("%d bytes are counted after the answers, want %d", n, maxAnswers/ownShare)
 	}
@@ -496,6 +532,7 @@ func TestLongAnswerRechecks(t *testing.T) {
 				slots:   newSlots(newLimits(8), "a"),
 				recheck: func(context.Context) error { return test.recheck },
 			}
+
 			w := &patientWriter{recorder, t.Context(), c, time.Now().Add(-recheckInterval - time.Second)}
 			w.Write([]byte("piece"))
 			if got := recorder.Body.String(); got != test.want {
@@ -513,12 +550,14 @@ func TestEndedWhileWaiting(t *testing.T) {
 	release := ts.holdLock(`LOCK TABLE system_messages`)
 	n := ts.limits.pool.perCaller
 	answers := make(chan int, n)
+
 	for range n {
 		go func() {
 			a, _ := ada.send("GET", "/api/v1/inbox", nil)
 			answers <- a.status
 		}()
 	}
+
 	waitFor(t, "the slots to be taken", func() bool { return waitingQueries(ts) == n })
 
 	waiting := make(chan int, 1)
@@ -526,6 +565,7 @@ func TestEndedWhileWaiting(t *testing.T) {
 		a, _ := ada.send("GET", mePath, nil)
 		waiting <- a.status
 	}()
+
 	id := userID(ts, "ada")
 	waitFor(t, "the last request to wait", func() bool { return ts.limits.pool.length(id) == n+1 })
 	ts.exec(`DELETE FROM sessions`)
@@ -533,6 +573,7 @@ func TestEndedWhileWaiting(t *testing.T) {
 	if got := <-waiting; got != 401 {
 		t.Errorf("the request that waited: %d, want 401", got)
 	}
+
 	for range n {
 		<-answers
 	}
@@ -547,6 +588,7 @@ func TestWaitForChange(t *testing.T) {
 	release := ts.holdLock(`SELECT pg_advisory_xact_lock($1)`, int64(lockAccess))
 	const n = 20
 	answers := make(chan int, n)
+
 	for i := range n {
 		go func() {
 			body := fmt.Sprintf(`{"username":"new%d","password":%q}`, i, testPassword)
@@ -555,10 +597,12 @@ func TestWaitForChange(t *testing.T) {
 			answers <- a.status
 		}()
 	}
+
 	waitFor(t, "the registrations to wait", func() bool { return ts.accounts.changes.length("") == n })
 	if got := waitingQueries(ts); got > 1 {
 		t.Errorf("%d connections wait for the lock, want at most 1", got)
 	}
+
 	root.must(200, "GET", mePath, nil)
 	release()
 	for range n {
@@ -574,6 +618,7 @@ func TestHealthFlood(t *testing.T) {
 	ts := startServer(t, nil)
 	before := ts.database.outages.Load()
 	stop := loop(200, func() (answer, error) { return ts.client().send("GET", "/health", nil) })
+
 	for range 200 {
 		if err := ts.database.probe(t.Context()); err != nil {
 			t.Errorf("probe: %v", err)
@@ -582,6 +627,7 @@ func TestHealthFlood(t *testing.T) {
 			t.Fatalf("%d connections", n)
 		}
 	}
+
 	stop()
 	if n := ts.database.outages.Load(); n != before {
 		t.Errorf("%d outages were seen", n-before)
@@ -632,6 +678,7 @@ func TestLastMoment(t *testing.T) {
 	cancel()
 	limited, cancel := context.WithDeadline(t.Context(), time.Now())
 	defer cancel()
+
 	for name, ctx := range map[string]context.Context{"no limit": canceled, "limit": limited} {
 		last, cancel := lastMoment(ctx)
 		defer cancel()

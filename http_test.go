@@ -25,13 +25,24 @@ func TestConditionalRequests(t *testing.T) {
 	root := ts.signIn("root", "all")
 	const list = "/api/v1/roles"
 	tag := root.must(200, "GET", list, nil).header.Get("ETag")
+
 	for header, status := range map[string]int{
-		tag: 304, "W/" + tag: 304, `"a", W/` + tag: 304, " * ": 304, `"a"`: 200, "w/" + tag: 200, strings.Trim(tag, `"`): 200, "": 200, `"a", *`: 200,
+		tag:             304,
+		"W/" + tag:      304,
+		`"a", W/` + tag: 304,
+		" * ":           304,
+
+		`"a"`:                  200,
+		"w/" + tag:             200,
+		strings.Trim(tag, `"`): 200,
+		"":                     200,
+		`"a", *`:               200,
 	} {
 		if a := root.do("GET", list, nil, "If-None-Match: "+header); a.status != status {
 			t.Errorf("If-None-Match: %s: %d, want %d", header, a.status, status)
 		}
 	}
+
 	role := root.must(201, "POST", list, map[string]any{"name": "keeper", "permissions": []string{}}).header.Get("Location")
 	message := root.must(201, "POST", "/api/v1/system-messages", map[string]string{"title": "t", "body": "b"}).header.Get("Location")
 	user := root.must(201, "POST", "/api/v1/users", map[string]string{"username": "ada"}).header.Get("Location")
@@ -43,13 +54,16 @@ func TestConditionalRequests(t *testing.T) {
 		if !strings.Contains(a.text("detail"), "without W/") { // a script behind nginx with gzip learns what to do
 			t.Errorf("%s: %s", path, a.body)
 		}
+
 		a = root.must(200, "PATCH", path, change, "If-Match: "+seen)
 		if now := root.must(200, "GET", path, nil).header.Get("ETag"); now == seen || now != a.header.Get("ETag") {
 			t.Errorf("%s: ETag %s, then %s, now %s", path, seen, a.header.Get("ETag"), now)
 		}
+
 		root.refused(412, "stale", "PATCH", path, change, "If-Match: "+seen)
 		root.refused(412, "stale", "DELETE", path, nil, "If-Match: "+seen)
 		root.must(200, "PATCH", path, change, "If-Match: *")
+
 		if path == message { // neither a mark nor the time is a change
 			before := root.must(200, "GET", path, nil).header.Get("ETag")
 			root.must(204, "POST", path+"/read", nil)
@@ -57,6 +71,7 @@ func TestConditionalRequests(t *testing.T) {
 				t.Errorf("a mark changed %s to %s", before, now)
 			}
 		}
+
 		root.must(204, "DELETE", path, nil, "If-Match: "+root.must(200, "GET", path, nil).header.Get("ETag"))
 	}
 }
@@ -70,6 +85,7 @@ func TestOptionsOfServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
+
 	reader := bufio.NewReader(conn)
 	for request, status := range map[string]int{"OPTIONS *": 204, "OPTIONS /api/v1/ping": 405} {
 		io.WriteString(conn, request+" HTTP/1.1\r\nHost: cairn\r\n\r\n")
@@ -107,12 +123,14 @@ func TestMissingFields(t *testing.T) {
 		if bad.body != "" {
 			body = bad.body
 		}
+
 		a := root.refused(422, "invalid", bad.method, bad.path, body)
 		errors, _ := a.json["errors"].([]any)
 		if first, _ := append(errors, nil)[0].(map[string]any); len(errors) != 1 || first["field"] != bad.field || first["code"] != bad.code {
 			t.Errorf("%s %s %s: %v", bad.method, bad.path, bad.body, errors)
 		}
 	}
+
 	if n := ts.queryInt(`SELECT coalesce(sum(attempts), 0) FROM throttles WHERE account <> ''`); n > 1 { // the login
 		t.Errorf("%d guesses were counted", n)
 	}
@@ -124,12 +142,14 @@ func TestAuditActions(t *testing.T) {
 	_, files := sources(t)
 	at := map[string]int{"audit": 3, "auditMessage": 3, "endSessions": 3, "setPassword": 3}
 	found := 0
+
 	for name, file := range files {
 		ast.Inspect(file, func(node ast.Node) bool {
 			call, ok := node.(*ast.CallExpr)
 			if !ok {
 				return true
 			}
+
 			f, ok := call.Fun.(*ast.Ident)
 			if i := 0; ok {
 				if i, ok = at[f.Name]; !ok || i >= len(call.Args) {
@@ -145,6 +165,7 @@ func TestAuditActions(t *testing.T) {
 			return true
 		})
 	}
+
 	if found < 20 {
 		t.Error(fmt.Sprint(found, " actions found"))
 	}
@@ -168,6 +189,7 @@ func TestTooSlow(t *testing.T) {
 	if a := c.refused(503, "too_slow", "GET", "/api/v1/datasets", nil); a.header.Get("Retry-After") == "" {
 		t.Error("no Retry-After")
 	}
+
 	tx.Rollback(t.Context())
 	ts.stop()
 	if log := ts.log.String(); strings.Contains(log, `"level":"ERROR"`) || !strings.Contains(log, `"msg":"request too slow"`) {
@@ -186,6 +208,7 @@ func TestComputingEnds(t *testing.T) {
 			files = append(files, placedFile(t, fmt.Sprintf("%d.tif", i), 32632, 10, 0, x, 0, -20, y))
 		}
 	}
+
 	ts.addChecked("tiles", files)
 	d := must(listDatasets(t.Context(), ts.db, "", nil, 1))[0]
 	grids := must(storedGrids(t.Context(), ts.db, d.ID))
