@@ -26,6 +26,7 @@ func TestHostileForms(t *testing.T) {
 	setup.analyze(setup.must(201, "POST", "/api/v1/datasets", map[string]string{"name": "set", "path": "set"}).header.Get("Location"), nil)
 	setup.publish("A message")
 	ids := []string{"1", "2", "3", ts.addUser("victim", datasetRead), setup.credentialID(), "wiki.edit", "x"}
+
 	var names []string // of all fields and parameters
 	for _, name := range []string{"base", "public", "account", "admin", "datasets"} {
 		content, err := consoleFiles.ReadFile("console/" + name + ".html")
@@ -36,10 +37,12 @@ func TestHostileForms(t *testing.T) {
 			names = append(names, found[1])
 		}
 	}
+
 	pages := slices.DeleteFunc(ts.routes(), func(rt route) bool { return !rt.isPage() })
-	random, statuses := rand.New(rand.NewPCG(7, 19)), map[int]int{}
-	var b *browser
+	random := rand.New(rand.NewPCG(7, 19))
+	statuses := map[int]int{}
 	requests := soakOr(3200, 1000)
+	var b *browser
 	for i := range requests {
 		if i%20 == 0 { // requests may have ended these
 			ts.exec(`DELETE FROM throttles`)
@@ -48,6 +51,7 @@ func TestHostileForms(t *testing.T) {
 			ts.addUser("root", "all")
 			b = ts.browse("root")
 		}
+
 		rt := pages[i%len(pages)]
 		path := regexp.MustCompile(`{[\w$]+}`).ReplaceAllStringFunc(rt.path, func(part string) string {
 			if part == "{$}" {
@@ -58,23 +62,32 @@ func TestHostileForms(t *testing.T) {
 			}
 			return ids[random.IntN(len(ids))]
 		})
-		values, query := url.Values{}, url.Values{}
+
+		values := url.Values{}
 		for range random.IntN(12) {
 			name := names[random.IntN(len(names))]
-			values.Add(name, []string{hostileText(random), "root", "1", "active", "on", "2026-01-02T03:04", "dataset.read", testPassword}[random.IntN(8)])
+			values.Add(name, []string{
+				hostileText(random), "root", "1", "active", "on", "2026-01-02T03:04", "dataset.read", testPassword,
+			}[random.IntN(8)])
 		}
+
+		query := url.Values{}
 		for _, name := range strings.Fields(rt.query) {
 			if random.IntN(3) == 0 {
-				query.Set(name, []string{hostileText(random), "1", "7,46,8,47", "-180,-90,180,90", "170,-10,-170,10", "in", "out", "pan"}[random.IntN(8)])
+				query.Set(name, []string{
+					hostileText(random), "1", "7,46,8,47", "-180,-90,180,90", "170,-10,-170,10", "in", "out", "pan",
+				}[random.IntN(8)])
 			}
 		}
 		if len(query) > 0 {
 			path += "?" + query.Encode()
 		}
+
 		form := rawForm + values.Encode()
 		if random.IntN(30) == 0 {
 			form = rawForm + []string{"%zz", "a=%ff", "&&&;;", "=", "\xff", strings.Repeat("a=b&", 10000)}[random.IntN(6)]
 		}
+
 		a := b.page(rt.method, path, form)
 		statuses[a.status]++
 		if a.status >= 500 && a.status != 503 {
@@ -82,37 +95,51 @@ func TestHostileForms(t *testing.T) {
 			return
 		}
 	}
+
 	t.Logf("statuses: %v", statuses)
 	if statuses[200] < requests*3/32 || statuses[303] < requests/32 || statuses[422] < requests/32 {
 		t.Error("the requests do not reach the pages")
 	}
 }
 
-// TestMapPlaces: a pixel of the picture is the place that was drawn there, and a move keeps it where it should be.
+// TestMapPlaces: a pixel of the picture is the position that was drawn there, and a move keeps it where it should be.
 func TestMapPlaces(t *testing.T) {
 	t.Parallel()
-	for _, box := range []mapBox{{West: 7, South: 46, East: 15, North: 51}, {West: 170, South: -20, East: 190, North: 10}, {West: -180, South: -90, East: 180, North: 90},
-		{West: 10, South: 70, East: 40, North: 85}, {West: -60, South: -88, East: 90, North: -65}, {West: 0, South: 88, East: 360, North: 90}} {
+	for _, box := range []mapBox{
+		{West: 7, South: 46, East: 15, North: 51},
+		{West: 170, South: -20, East: 190, North: 10},
+		{West: -180, South: -90, East: 180, North: 90},
+		{West: 10, South: 70, East: 40, North: 85},
+		{West: -60, South: -88, East: 90, North: -65},
+		{West: 0, South: 88, East: 360, North: 90},
+	} {
 		frame := frameFor([]filesCell{{mapBox: box}})
 		for _, part := range []float64{0.1, 0.5, 0.8} {
-			lon, lat := box.West+part*(box.East-box.West), box.South+part*(box.North-box.South)
+			lon := box.West + part*(box.East-box.West)
+			lat := box.South + part*(box.North-box.South)
 			gotLon, gotLat := frame.place(frame.at(lon, lat))
 			if math.Abs(math.Remainder(gotLon-lon, 360)) > 1e-6 || math.Abs(gotLat-lat) > 1e-6 {
 				t.Errorf("%v: %v %v is found at %v %v", box, lon, lat, gotLon, gotLat)
 			}
 		}
 	}
+
 	box := mapBox{West: 7, South: 46, East: 15, North: 50}
-	for move, want := range map[string]mapBox{"in": {West: 8, South: 46.5, East: 12, North: 48.5}, "out": {West: 5, South: 45, East: 21, North: 53},
-		"west": {West: 1, South: 45, East: 9, North: 49}, "north": {West: 5, South: 47, East: 13, North: 51}, "pan": {West: 5, South: 45, East: 13, North: 49}} {
+	for move, want := range map[string]mapBox{
+		"in":    {West: 8, South: 46.5, East: 12, North: 48.5},
+		"out":   {West: 5, South: 45, East: 21, North: 53},
+		"west":  {West: 1, South: 45, East: 9, North: 49},
+		"north": {West: 5, South: 47, East: 13, North: 51},
+		"pan":   {West: 5, South: 45, East: 13, North: 49},
+	} {
 		if got := box.moved(move, 9, 47); got != want {
 			t.Errorf("%s: %v, want %v", move, got, want)
 		}
 	}
 }
 
-// TestMapPage: a click on the map lists the files at that place, the finest first, and the part of the picture that the
-// page shows has their names.
+// TestMapPage: a click on the map lists the files at that position, the finest first, and the part of the picture that
+// the page shows has their names.
 func TestMapPage(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -120,6 +147,7 @@ func TestMapPage(t *testing.T) {
 	for lon := range 3 {
 		os.WriteFile(filepath.Join(ts.datasets, "set", fmt.Sprintf("t%d.tif", lon)), geographicTIFF(7+float64(lon), 46.75), 0o644)
 	}
+
 	root := ts.signIn("root", "all")
 	root.analyze(root.must(201, "POST", "/api/v1/datasets", map[string]string{"name": "set", "path": "set"}).header.Get("Location"), nil)
 	b := ts.browse("root")
@@ -127,12 +155,14 @@ func TestMapPage(t *testing.T) {
 	if strings.Contains(whole, "t1.tif") {
 		t.Error("files are listed without a click")
 	}
+
 	x, y := frameFor([]filesCell{{mapBox: mapBox{7, 46, 10, 46.75}}}).at(8.5, 46.4)
 	clicked := fmt.Sprintf("/datasets/1?bbox=7,46,10,46.75&at.x=%.0f&at.y=%.0f", x, y)
 	shown := b.shows(200, "GET", clicked, "", "t1.tif", "Files at 8.5")
 	if strings.Contains(shown, "t0.tif") || strings.Contains(shown, "t2.tif") {
 		t.Errorf("%s", shown)
 	}
+
 	b.shows(200, "GET", clicked+"&move=in", "", "bbox=7.75")
 	b.shows(200, "GET", "/datasets/1?point=0,0", "", "No file covers this position")
 	b.shows(422, "GET", "/datasets/1?bbox=7,46,10,400", "", "longitudes go from")
@@ -140,7 +170,9 @@ func TestMapPage(t *testing.T) {
 	if !strings.Contains(string(picture.body), ">t1.tif</text>") || strings.Contains(string(picture.body), ">t0.tif</text>") {
 		t.Errorf("%s", picture.body)
 	}
+
 	root.refused(422, "invalid", "GET", "/api/v1/datasets/1/coverage.svg?bbox=1,2,3,400", nil)
+
 	// The view is so narrow that two neighbouring numbers are further apart than the steps between its meridians.
 	root.must(200, "GET", "/api/v1/datasets/1/coverage.svg?bbox=150,80,150.00000000000003,81", nil)
 }
@@ -153,8 +185,10 @@ func TestUnreadableForms(t *testing.T) {
 		"Content-Length: 2000000\r\n\r\nusername=" + strings.Repeat("x", 1_999_991): {"413", "The form is too large."},
 		"Transfer-Encoding: chunked\r\n\r\nzz\r\n":                                  {"400", "The form did not arrive whole."},
 	} {
+		// Cairn need not read all of it.
 		conn := ts.raw()
-		go io.WriteString(conn, "POST /login HTTP/1.1\r\nHost: x\r\nAccept: text/html\r\n"+formHeader+"\r\n"+body) // Cairn need not read it all
+		go io.WriteString(conn, "POST /login HTTP/1.1\r\nHost: x\r\nAccept: text/html\r\n"+formHeader+"\r\n"+body)
+
 		a, err := http.ReadResponse(conn.in, nil)
 		if err != nil {
 			t.Fatal(err)

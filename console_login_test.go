@@ -38,23 +38,28 @@ func TestBrowserSession(t *testing.T) {
 	if a := b.page("GET", "/inbox?unread=true", ""); a.status != 303 || a.header.Get("Location") != "/login?next=%2Finbox%3Funread%3Dtrue" {
 		t.Errorf("not signed in: %d %s", a.status, a.header)
 	}
+
 	b.shows(200, "GET", "/login?next=%2Finbox%3Funread%3Dtrue", "", `value="/inbox?unread=true"`)
 	refused := b.shows(401, "POST", "/login", "username=ada&password=wrong&next=/inbox", `value="ada"`, `value="/inbox"`, "password is wrong")
 	if strings.Contains(refused, `"wrong"`) || b.cookie != "" {
 		t.Errorf("%s %s", b.cookie, refused)
 	}
+
 	b.goes("/inbox", "/login", "username=ada&password="+testPassword+"&next=/inbox")
 	first := b.cookie
 	if n := ts.queryInt(`SELECT count(*) FROM sessions WHERE idle_expires_at = created_at + interval '1 day' AND expires_at = created_at + interval '30 days'`); n != 1 {
 		t.Error("the session does not last 24 hours idle and 30 days in all")
 	}
+
 	b.shows(200, "GET", "/inbox", "", "ada", "Sign out")
 	b.must(204, "GET", verifyPath+"?permission="+userManage, nil, "Cookie: "+b.cookie)
+
 	// A proxy asks about a form of a page on a sibling host, with which a browser sends the cookie.
 	b.must(204, "GET", verifyPath, nil, "Cookie: "+b.cookie, "X-Original-Method: POST", "Sec-Fetch-Site: same-origin")
 	b.refused(403, "cross_origin", "GET", verifyPath, nil, "Cookie: "+b.cookie, "X-Original-Method: POST", "Sec-Fetch-Site: same-site")
 	b.refused(403, "cross_origin", "GET", verifyPath, nil, "Cookie: "+b.cookie, "Sec-Fetch-Site: same-site") // of any method
 	b.must(204, "GET", verifyPath, nil, "Cookie: "+b.cookie, "X-Original-Method: GET", "Sec-Fetch-Site: same-site")
+
 	// A handshake of a WebSocket is a GET, and lets a page act in the user's name: an Upgrade, which Caddy passes on, or
 	// Sec-WebSocket-Version, which nginx and Traefik pass on too.
 	for _, handshake := range []string{"Upgrade: websocket", "Sec-WebSocket-Version: 13"} {
@@ -65,10 +70,12 @@ func TestBrowserSession(t *testing.T) {
 		b.must(204, "GET", verifyPath, nil, append(ask, "Origin: "+ts.url)...)
 		b.must(204, "GET", verifyPath, nil, ask...)
 	}
+
 	me := b.must(200, "GET", mePath, nil, "Cookie: "+b.cookie)
 	if until := me.json["credential"].(map[string]any)["expires_at"]; until == "" || me.text("username") != "ada" {
 		t.Errorf("%s", me.body)
 	}
+
 	for _, rt := range apiRoutes(ts.server) {
 		if rt.who == public || rt.who == refreshCookie || rt.method == "GET" {
 			continue
@@ -76,22 +83,26 @@ func TestBrowserSession(t *testing.T) {
 		path := strings.NewReplacer("{id}", "1", "{name}", "x").Replace(rt.path)
 		b.refused(401, "not_signed_in", rt.method, path, nil, "Cookie: "+b.cookie)
 	}
+
 	// Use moves the end by idleness, at most to the end in all.
 	ts.exec(`UPDATE sessions SET rotated_at = now() - interval '6 minutes', idle_expires_at = now() + interval '1 minute'`)
 	b.shows(200, "GET", "/inbox", "")
 	if n := ts.queryInt(`SELECT count(*) FROM sessions WHERE idle_expires_at > now() + interval '23 hours'`); n != 1 {
 		t.Error("use does not keep the session")
 	}
+
 	ts.exec(`UPDATE sessions SET rotated_at = now() - interval '6 minutes', expires_at = now() + interval '1 hour'`)
 	b.shows(200, "GET", "/inbox", "")
 	if n := ts.queryInt(`SELECT count(*) FROM sessions WHERE idle_expires_at = expires_at`); n != 1 {
 		t.Error("use keeps the session beyond its end")
 	}
+
 	// Signing in again ends the session before.
 	b.goes("/", "/login", "username=ada&password="+testPassword)
 	if n := ts.queryInt(`SELECT count(*) FROM sessions WHERE ended_at IS NULL`); n != 1 || b.cookie == first {
 		t.Errorf("%d live sessions", n)
 	}
+
 	stale := b.cookie
 	b.goes("/login?done=out", "/logout", "")
 	b.cookie = stale
@@ -101,6 +112,7 @@ func TestBrowserSession(t *testing.T) {
 	for _, forged := range []string{stale + "x", stale[:len(stale)-1], "__Host-cairn_session=", "__Host-cairn_session=..."} {
 		b.refused(401, "invalid_token", "GET", mePath, nil, "Cookie: "+forged)
 	}
+
 	ts.server.core.now = func() time.Time { return time.Now().Add(31 * 24 * time.Hour) }
 	if _, err := ts.keys.Load().verifySessionCookie(strings.TrimPrefix(stale, "__Host-cairn_session="), ts.server.core.now()); err == nil {
 		t.Error("the cookie is accepted after 31 days")
@@ -132,12 +144,14 @@ func TestPasswordLinks(t *testing.T) {
 		body, _ := io.ReadAll(response.Body)
 		return answer{status: response.StatusCode, header: response.Header, body: body}
 	}
+
 	said, err := ts.command("user", "reset-password", "root")
 	link := strings.TrimSpace(said)
 	path, ok := strings.CutPrefix(link, "https://cairn.example.org")
 	if err != nil || !ok || !strings.HasPrefix(path, "/set-password#cairn_pw_") {
 		t.Fatalf("%q %v", said, err)
 	}
+
 	// A browser does not send what follows #. No page takes a token from its address, which logs would have.
 	page, token, _ := strings.Cut(path, "#")
 	if a := browser("GET", page, ""); a.status != 200 || !strings.Contains(string(a.body), `name="token"`) {
@@ -146,6 +160,7 @@ func TestPasswordLinks(t *testing.T) {
 	if a := browser("GET", page+"?token="+token, ""); a.status != 400 || strings.Contains(string(a.body), token) {
 		t.Errorf("a token in the query: got %d %s, want 400", a.status, a.body)
 	}
+
 	for _, want := range []int{303, 401} {
 		if a := browser("POST", "/set-password", "token="+token+"&new_password=another good one"); a.status != want {
 			t.Errorf("%d, want %d: %s", a.status, want, a.body)
@@ -167,6 +182,7 @@ func TestSafeNext(t *testing.T) {
 			t.Errorf("%q leads to %q, want %q", next, got, want)
 		}
 	}
+
 	if got := safeNext("/x", ""); got != "/x" {
 		t.Errorf("without a base URL: %q", got)
 	}
@@ -187,6 +203,7 @@ func TestTOTPPages(t *testing.T) {
 	hidden := func(name string) string {
 		return html.UnescapeString(regexp.MustCompile(`name="` + name + `" value="([^"]*)"`).FindStringSubmatch(shown)[1])
 	}
+
 	secret := hidden("secret")
 	phone := &app{t, clock, must(base32.StdEncoding.DecodeString(secret)), secret}
 	confirm := rawForm + url.Values{"uri": {hidden("uri")}, "secret": {secret}}.Encode() + "&otp="
@@ -196,6 +213,7 @@ func TestTOTPPages(t *testing.T) {
 	if len(recovery) != 10 || strings.Contains(b.shows(200, "GET", "/account/totp", "", "Remove the second factor"), secret) {
 		t.Errorf("%d recovery codes", len(recovery))
 	}
+
 	clock.step()
 	b.goes("/login?done=out", "/logout", "")
 	b.cookie = ""
@@ -204,6 +222,7 @@ func TestTOTPPages(t *testing.T) {
 	if b.cookie != "" {
 		t.Error("signed in without a code")
 	}
+
 	b.goes("/inbox", "/login", second+"&otp="+phone.code(0))
 	b.shows(403, "POST", "/account/totp/end", "current_password="+testPassword, "Type the code that your app shows")
 	b.shows(200, "GET", "/account", "", `id="f-account-tokens-otp"`, `id="f-account-email-otp"`, `id="f-account-password-otp"`)
@@ -211,6 +230,7 @@ func TestTOTPPages(t *testing.T) {
 	b.shows(200, "POST", "/account/tokens", "name=x&permissions=dataset.read&current_password="+testPassword+"&otp="+recovery[2][1], "cairn_pat_")
 	b.goes("/account/totp?done=ended", "/account/totp/end", "otp="+recovery[0][1]+"&current_password="+testPassword)
 	b.shows(200, "GET", "/account", "", "You have none.")
+
 	// The holders of a role that requires it may only do what everybody may.
 	admin := ts.browse("root")
 	role := fmt.Sprintf("/roles/%.0f/second-factor", root.must(200, "GET", "/api/v1/roles?name=only-ada", nil).items()[0]["id"])
@@ -250,6 +270,7 @@ func TestSecondStep(t *testing.T) {
 	if shown := b.shows(401, "POST", "/login", "username=ada&password=wrong", "password is wrong"); strings.Contains(shown, "proof") {
 		t.Error("a wrong password is taken for a right one")
 	}
+
 	b.goes("/", "/login", "username=bob&password="+testPassword) // has no second factor
 	b.cookie = ""
 	first := func(name string) string {
@@ -260,6 +281,7 @@ func TestSecondStep(t *testing.T) {
 		}
 		return hiddenOn(t, shown, "/login")
 	}
+
 	ada, eve := first("ada"), first("eve")
 	again := func(form string) {
 		t.Helper()
@@ -267,6 +289,7 @@ func TestSecondStep(t *testing.T) {
 			t.Errorf("%s", shown)
 		}
 	}
+
 	refusals := `SELECT count(*) FROM audit_log WHERE action = 'session.login_refused'`
 	before := ts.queryInt(refusals)
 	proof := must(url.ParseQuery(strings.TrimPrefix(ada, rawForm))).Get("proof")
@@ -274,12 +297,15 @@ func TestSecondStep(t *testing.T) {
 	for _, forged := range []string{"", ".", "x", end, "." + mac, end + ".", end + "0." + mac, "+" + proof, "9" + proof, proof + "A", proof[:len(proof)-1], proof + "." + mac, strings.ToUpper(proof)} {
 		again("username=ada&otp=" + phone.code(0) + "&proof=" + url.QueryEscape(forged))
 	}
+
 	again(strings.Replace(eve, "username=eve", "username=ada", 1) + "&otp=" + phone.code(0))
 	again(strings.Replace(ada, "username=ada", "username=nobody", 1) + "&otp=" + phone.code(0))
 	if n := ts.queryInt(refusals) - before; n != 0 {
 		t.Errorf("%d forged proofs in the audit log", n)
 	}
+
 	b.refused(400, "unknown_field", "POST", loginPath, map[string]string{"username": "ada", "proof": proof, "otp": phone.code(0)})
+
 	// Without a code, or with a wrong one, the page asks again, and the proof lasts no longer. Wrong codes count.
 	ts.exec(`DELETE FROM throttles`)
 	clock.step()
@@ -288,24 +314,29 @@ func TestSecondStep(t *testing.T) {
 			t.Errorf("the proof is another after the code %q", code)
 		}
 	}
+
 	if n := ts.queryInt(`SELECT max(attempts) FROM throttles WHERE account <> ''`); n != 2 {
 		t.Errorf("%d wrong codes are counted", n)
 	}
 	if n := ts.queryInt(refusals + ` AND target = 'user:ada' AND after->>'code' = 'otp_invalid'`); n != 2 {
 		t.Errorf("%d wrong codes in the audit log", n)
 	}
+
 	for range 3 {
 		b.shows(401, "POST", "/login", ada+"&otp="+phone.wrong(), "The code is wrong")
 	}
+
 	b.shows(429, "POST", "/login", ada+"&otp="+phone.code(0), "Too many attempts", "Code that your app shows")
 	ts.exec(`DELETE FROM throttles`)
 	if b.cookie != "" {
 		t.Fatal("signed in")
 	}
+
 	b.goes("/", "/login", ada+"&otp="+phone.code(0))
 	if n := ts.queryInt(`SELECT coalesce(max(attempts), 0) FROM throttles WHERE account <> ''`); n != 0 {
 		t.Errorf("%d attempts are counted after a success", n)
 	}
+
 	clock.ahead.Add(int64(5 * time.Minute))
 	again(ada + "&otp=" + phone.code(0))
 	again(eve + "&otp=" + other.code(0))
@@ -316,6 +347,7 @@ func TestSecondStep(t *testing.T) {
 	if said, code := status(ts.env, "", "user", "reset-totp", "eve"); code != 0 {
 		t.Fatal(said)
 	}
+
 	again(eve + "&otp=") // the second factor is gone, and the proof with it
 	again(eve + "&otp=" + other.code(0))
 }
@@ -338,10 +370,12 @@ func TestForeignBasic(t *testing.T) {
 	if a := b.page("POST", "/account/name", "display_name=Ada", basic("secret")); a.status != 303 {
 		t.Errorf("a form: %d %s", a.status, a.body)
 	}
+
 	cookie := "Cookie: " + b.cookie
 	if a := b.must(204, "GET", verifyPath, nil, cookie, basic("secret"), "X-Original-Method: GET"); a.header.Get("X-Cairn-User") != "ada" {
 		t.Errorf("a proxy's question: %s", a.header)
 	}
+
 	for _, password := range []string{token, token + "0"} {
 		if a := b.must(200, "GET", mePath, nil, cookie, basic(password)); a.text("username") != "ada" {
 			t.Errorf("an API token beside a session cookie: %s", a.body)
@@ -353,9 +387,11 @@ func TestForeignBasic(t *testing.T) {
 			t.Errorf("an API token on a page, without a session: %s", a.body)
 		}
 	}
+
 	if a := b.must(200, "GET", mePath, nil, basic(token)); a.text("username") != "bob" {
 		t.Errorf("an API token without a session cookie: %s", a.body)
 	}
+
 	b.refused(401, "invalid_token", "GET", mePath, nil, basic("secret"))
 	b.refused(401, "invalid_token", "GET", mePath, nil, basic("secret"), "Cookie: __Host-cairn_session=forged")
 	b.refused(401, "not_signed_in", "POST", stacPath+"/search", "{}", cookie, basic("secret"))
@@ -374,6 +410,7 @@ func TestBrowserKeys(t *testing.T) {
 	waitFor(t, "a heartbeat under the new key", func() bool {
 		return ts.queryInt(`SELECT count(*) FROM instances WHERE signer = $1`, ts.keys.Load().keys[0].fingerprint) == 1
 	})
+
 	ts.exec(`ALTER TABLE audit_seals DISABLE TRIGGER USER`)
 	for _, test := range [][2]string{{"29 days", "every key is needed"}, {"31 days", "removed key " + first.id}} {
 		ts.exec(`UPDATE instances SET seen_at = now() - $2::text::interval WHERE signer = $1`, first.fingerprint, test[0])

@@ -22,12 +22,14 @@ func TestQRCodewords(t *testing.T) {
 			x ^= 0x11d
 		}
 	}
+
 	times := func(a byte, power int) byte {
 		if a == 0 {
 			return 0
 		}
 		return exp[(slices.Index(exp[:], a)+power)%255]
 	}
+
 	for _, text := range []string{"", "a", qrText} {
 		codewords := qrCodewords(text)
 		if len(codewords) != 172 {
@@ -45,6 +47,7 @@ func TestQRCodewords(t *testing.T) {
 			}
 		}
 	}
+
 	data := qrCodewords("\x12\x34") // 0100 00000010 00010010 00110100 0000, and then the padding
 	if got := hex.EncodeToString([]byte{data[0], data[2], data[4], data[6], data[8], data[10]}); got != "40212340ec11" {
 		t.Errorf("data is %s", got)
@@ -58,6 +61,7 @@ func TestQRImage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	sum := sha256.Sum256([]byte(svg))
 	if got := hex.EncodeToString(sum[:]); got != "41784e5070b340c3b8a79088740b461107deac483c50150bf7ce49234661b53d" {
 		t.Errorf("the image's hash is %s", got)

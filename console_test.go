@@ -40,11 +40,13 @@ func (m *matrix) pageTarget(rt route) (path string, body any) {
 			inner, end = before+"{id}", "/end"
 		}
 	}
+
 	inner = strings.Replace(inner, "/console/{file}", "/console/style.css", 1)
 	method := rt.method
 	if rt.path == "/account/totp/end" {
 		method, inner = "DELETE", totpPath
 	}
+
 	path, body = m.target(route{method: method, path: inner})
 	if method == "DELETE" {
 		path += "/end"
@@ -56,6 +58,7 @@ func (m *matrix) pageTarget(rt route) (path string, body any) {
 		}
 		return strings.Replace(strings.TrimPrefix(path, "/api/v1"), "/auth/", "/account/", 1), values.Encode()
 	}
+
 	path = strings.Replace(strings.TrimPrefix(path, "/api/v1"), "/auth/", "/account/", 1) + end
 	path = strings.Replace(path, "/{$}", "/", 1)
 	name := fmt.Sprint("page", m.fresh)
@@ -121,6 +124,7 @@ func (b *browser) page(method, path, form string, headers ...string) answer {
 	if b.cookie != "" {
 		headers = append(headers, "Cookie: "+b.cookie)
 	}
+
 	var body any
 	if method == "POST" {
 		body, headers = formOf(form), append([]string{formHeader}, headers...)
@@ -128,12 +132,14 @@ func (b *browser) page(method, path, form string, headers ...string) answer {
 			body = ""
 		}
 	}
+
 	a := b.do(method, path, body, headers...)
 	for _, cookie := range (&http.Response{Header: a.header}).Cookies() {
 		if cookie.Name == "__Host-cairn_session" {
 			b.cookie = cookie.Name + "=" + cookie.Value
 		}
 	}
+
 	return a
 }
 
@@ -147,6 +153,7 @@ func (b *browser) shows(status int, method, path, form string, texts ...string) 
 	if strings.Contains(string(a.body), "%!") { // a value of the wrong type
 		b.t.Errorf("%s %s: %s", method, path, a.body)
 	}
+
 	for _, text := range texts {
 		if !strings.Contains(string(a.body), text) {
 			b.t.Errorf("%s %s does not show %q:\n%s", method, path, text, a.body)
@@ -180,6 +187,7 @@ func TestSearchForms(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(ts.datasets, "tiles"), 0o755); err != nil {
 		t.Fatal(err)
 	}
+
 	dataset := strings.TrimPrefix(root.addDataset("tiles"), "/api/v1")
 	b := ts.browse("root")
 
@@ -220,6 +228,7 @@ func TestDatasetPageWords(t *testing.T) {
 	if err := errors.Join(os.Mkdir(ts.datasets+"/set", 0o755), os.WriteFile(ts.datasets+"/set/a.tif", []byte("II*\x00"), 0o644)); err != nil {
 		t.Fatal(err)
 	}
+
 	root := ts.signIn("root", "all")
 	root.analyze(root.must(201, "POST", "/api/v1/datasets", map[string]string{"name": "set", "path": "set"}).header.Get("Location"), nil)
 	root.publish("A message")
@@ -231,6 +240,7 @@ func TestDatasetPageWords(t *testing.T) {
 	if strings.Contains(all, "amaged") || strings.Contains(all, "Failed") {
 		t.Error(all)
 	}
+
 	b.shows(200, "GET", "/messages/1", "", "One person sees it now, 0 have read it.")
 	ts.addUser("ada", datasetRead)
 	if page := ts.browse("ada").shows(200, "GET", "/datasets", ""); strings.Contains(page, ts.datasets) {
@@ -246,6 +256,7 @@ func TestThreeDigits(t *testing.T) {
 			t.Errorf("%d bytes: %s, want %s", n, got, want)
 		}
 	}
+
 	for metres, want := range map[float64]string{0.5: "0.5 m", 30.87: "30.9 m", 99.96: "100 m", 999.7: "1000 m", 3850.4: "3850 m", 111_319.5: "111320 m"} {
 		var b strings.Builder
 		page := template.Must(template.Must(parsePages(8).Clone()).New("pixel").Parse("{{metres .}}"))
@@ -263,6 +274,7 @@ func TestAnalysisPage(t *testing.T) {
 	if err := errors.Join(os.Mkdir(ts.datasets+"/set", 0o755), os.WriteFile(ts.datasets+"/set/a.tif", geographicTIFF(7, 46), 0o644)); err != nil {
 		t.Fatal(err)
 	}
+
 	root, b := ts.signIn("root", "all"), ts.browse("root")
 	b.goes("/datasets/1?done=added", "/datasets", "name=set&path=set")
 	b.shows(200, "GET", "/datasets/1?done=added", "", "The dataset is registered. Start an analysis to read its files.")
@@ -273,11 +285,13 @@ func TestAnalysisPage(t *testing.T) {
 	if strings.Contains(first+second, "has been queued") {
 		t.Error("an analysis that has finished is said to be queued")
 	}
+
 	b.shows(200, "GET", "/datasets/1/analyses/1?change=removed", "", "No file was removed.")
 	ts.exec(`DELETE FROM analysis_changes`)
 	for _, query := range []string{"", "?change=added"} {
 		b.shows(200, "GET", "/datasets/1/analyses/1"+query, "", "The list of changes is no longer kept.")
 	}
+
 	ts.ownsNothing()
 	ts.exec(`UPDATE analyses SET state = 'reading', finished_at = NULL WHERE id = 2`)
 	_, live, _ := strings.Cut(b.shows(200, "GET", "/datasets/1/analyses/2?done=started", "", "No change yet."), `<div id="live"`)
@@ -301,6 +315,7 @@ func TestFailedSecondLogin(t *testing.T) {
 	if b.cookie != former {
 		t.Errorf("cookie: got %q, want the former one", b.cookie)
 	}
+
 	for table, query := range map[string]string{
 		"sessions":           `SELECT count(*) FROM sessions`,
 		"rows of the logins": `SELECT count(*) FROM audit_log WHERE action = 'session.login'`,
@@ -341,6 +356,7 @@ func skeleton(t *testing.T, page string) string {
 	d := xml.NewDecoder(strings.NewReader(strings.TrimPrefix(page, "<!doctype html>")))
 	d.Strict, d.AutoClose, d.Entity = false, xml.HTMLAutoClose, xml.HTMLEntity
 	var b strings.Builder
+
 	for {
 		token, err := d.Token()
 		if err == io.EOF {
@@ -386,12 +402,14 @@ func TestInjection(t *testing.T) {
 	b := ts.browse("root")
 	pages := strings.Fields(`/ /login /register /set-password /inbox /account /account/totp /messages /messages/new /messages/1 /users /users/` + id + ` /roles /datasets /datasets/1
 		/datasets/1?point=7.1,45.9 /datasets/1/files /datasets/1/analyses/1 /datasets/1/report`)
+
 	forms := map[string]string{
 		"/login": "username=@&password=@&next=@", "/login?": "username=@&proof=@&otp=@&next=@", "/set-password": "token=@&new_password=@", "/messages/preview": "title=@&body=@&severity=@&publish_at=@&expires_at=@&roles=@",
 		"/messages/1": "tag=@&title=@&body=@", "/users": "username=@&email=@&display_name=@&roles=@", "/users/" + id: "tag=@&email=@&status=@&display_name=@",
 		"/users/" + id + "/roles": "roles=@", "/roles": "name=@&description=@&permissions=@", "/permissions": "name=@&meaning=@", "/datasets": "name=@&path=@&description=@",
 		"/account/tokens": "name=@&permissions=@&expires_at=@&current_password=@", "/datasets/1/accepted": "code=@&path=@&note=@", "/account/email": "email=@&current_password=@", "/account/totp/confirm": "otp=@&uri=@&secret=@",
 	}
+
 	queries := []string{"/login?next=@", "/users?q=@&role=root", "/audit?actor=@&target=@&request_id=@", "/audit?request_id=@", "/datasets/1/files?q=@&path=@", "/inbox?@=1", "/datasets/1?bbox=@", "/inbox?cursor=@", "/datasets/1?point=@", "/@"}
 	var base []string
 	known := map[string]bool{"<p class id>": true, "<fieldset class aria-describedby>": true} // with what is wrong
@@ -400,9 +418,11 @@ func TestInjection(t *testing.T) {
 			known["<input id type name value"+attrs+required+" aria-invalid aria-describedby>"] = true
 		}
 	}
+
 	for _, required := range []string{"", " required"} {
 		known["<textarea id name rows"+required+" aria-invalid aria-describedby>"] = true
 	}
+
 	for i, text := range append([]string{"harmless"}, injections()...) {
 		plant(ts, text)
 		var got []string
@@ -468,6 +488,7 @@ func TestPageHeaders(t *testing.T) {
 	ts := startServer(t, nil)
 	ts.addUser("ada", datasetRead)
 	b := ts.browse("ada")
+
 	for _, path := range []string{"/", "/login", "/account", "/nowhere", "/users"} {
 		h := b.page("GET", path, "").header
 		if h.Get("Content-Security-Policy") != pagePolicy || h.Get("Referrer-Policy") != "same-origin" || h.Get("Cross-Origin-Opener-Policy") != "same-origin" ||
@@ -475,11 +496,13 @@ func TestPageHeaders(t *testing.T) {
 			t.Errorf("%s: %v", path, h)
 		}
 	}
+
 	style := b.must(200, "GET", "/console/style.css", nil)
 	head := b.must(200, "HEAD", "/console/style.css", nil)
 	if length := fmt.Sprint(len(style.body)); style.header.Get("Content-Length") != length || head.header.Get("Content-Length") != length {
 		t.Errorf("Content-Length %v, of HEAD %v", style.header, head.header)
 	}
+
 	for _, tag := range []string{style.header.Get("ETag"), "W/" + style.header.Get("ETag")} { // a proxy that compresses makes it weak
 		b.must(200, "GET", "/console/style.css", nil, "Range: bytes=99999999-", `If-Match: "other"`)
 		h := b.must(304, "GET", "/console/style.css", nil, "If-None-Match: "+tag).header
@@ -487,15 +510,18 @@ func TestPageHeaders(t *testing.T) {
 			t.Errorf("%s: %v", tag, h)
 		}
 	}
+
 	for _, path := range []string{"/console/base.html", "/console/x.css", "/console/", "/console/..%2fgo.mod", "/console/%2e%2e%2fserver.go"} {
 		if a := b.do("GET", path, nil); a.status != 404 {
 			t.Errorf("%s: %d", path, a.status)
 		}
 	}
+
 	home := len(b.page("GET", "/", "").body) + len(style.body) + len(b.must(200, "GET", "/console/console.js", nil).body)
 	if home > 50_000 {
 		t.Errorf("the first page has %d bytes in all", home)
 	}
+
 	// Programs get problem details from pages too.
 	b.refused(403, "permission_missing", "GET", "/users", nil, "Cookie: "+b.cookie)
 }
@@ -518,6 +544,7 @@ func TestForms(t *testing.T) {
 	ts := startServer(t, nil)
 	root := ts.signIn("root", "all")
 	b := ts.browse("root")
+
 	// Users: invite, approve, change.
 	shown := b.shows(200, "POST", "/users", "username=ada&display_name=Ada L&roles=member", "/set-password#cairn_pw_")
 	token := regexp.MustCompile(`<code class="secret">(cairn_pw_[^<]*)<`).FindStringSubmatch(shown)[1]
@@ -532,6 +559,7 @@ func TestForms(t *testing.T) {
 	if u := root.must(200, "GET", "/api/v1/users/"+id, nil); u.text("display_name") != "Ada" || u.text("email") != "ada@example.org" || u.text("status") != "active" {
 		t.Errorf("%s", u.body)
 	}
+
 	// Roles: ticks are kept as they were typed.
 	b.goes("/roles?done=saved", "/roles", "name=keeper&description=x")
 	keeper := fmt.Sprintf("/roles/%.0f", root.must(200, "GET", "/api/v1/roles?name=keeper", nil).items()[0]["id"])
@@ -541,6 +569,7 @@ func TestForms(t *testing.T) {
 	if list := root.must(200, "GET", "/api/v1/roles?name=keeper", nil).items()[0]["permissions"]; fmt.Sprint(list) != "[dataset.read dataset.manage]" {
 		t.Errorf("%v", list)
 	}
+
 	// Announcements: a preview stores nothing; a scheduled one can be published later.
 	b.shows(200, "POST", "/messages/preview", "title=Hello&body=World&severity=info&roles=member", "One person would get it now: ada", `value="Hello"`)
 	b.shows(200, "POST", "/messages/preview", "title=Hello&body=World&severity=info&roles=", "2 people would get it now: ada, root")
@@ -548,10 +577,12 @@ func TestForms(t *testing.T) {
 	if n := ts.queryInt(`SELECT count(*) FROM system_messages`); n != 0 {
 		t.Errorf("%d messages", n)
 	}
+
 	b.goes("/messages?done=saved", "/messages", "title=Hello&body=one\r\ntwo&severity=warning&roles=&publish_at=2999-01-02T03:04&expires_at=")
 	if n := ts.queryInt(`SELECT count(*) FROM system_messages WHERE publish_at = '2999-01-02 03:04Z' AND body = E'one\ntwo' AND expires_at IS NULL`); n != 1 {
 		t.Error("the message is not stored as typed")
 	}
+
 	shown = b.shows(200, "GET", "/messages/1", "", `value="2999-01-02T03:04"`, "scheduled")
 	b.goes("/messages?done=saved", "/messages/1", "title=Hello&body=now&severity=info&roles=&publish_at=&expires_at=&tag="+tagOn(t, shown, "/messages/1"))
 	b.shows(200, "GET", "/inbox", "", `<span class="badge">1<`, "now", "unread")
@@ -559,7 +590,9 @@ func TestForms(t *testing.T) {
 	if shown := b.shows(200, "GET", "/inbox?done=read", "", "Marked as read"); strings.Contains(shown, "badge") {
 		t.Errorf("%s", shown)
 	}
+
 	b.goes("/messages?done=saved", "/messages/1/retract", "")
+
 	// Own account: a token is shown once, and a wrong password changes nothing.
 	shown = b.shows(200, "POST", "/account/tokens", "name=script&permissions=dataset.read&expires_at="+time.Now().Add(48*time.Hour).UTC().Format("2006-01-02T15:04")+"&current_password="+testPassword, "cairn_pat_")
 	script := root.as(regexp.MustCompile(`cairn_pat_\w+`).FindString(shown))
@@ -567,11 +600,13 @@ func TestForms(t *testing.T) {
 	if strings.Contains(b.shows(200, "GET", "/account", "", "script"), "cairn_pat_") {
 		t.Error("the secret is shown again")
 	}
+
 	b.shows(403, "POST", "/account/password", "current_password=wrong&new_password=another good one", "The current password is wrong")
 	b.goes("/account?done=password", "/account/password", "current_password="+testPassword+"&new_password=another good one&end_tokens=true")
 	script.refused(401, "invalid_token", "GET", "/api/v1/datasets", nil)
 	root.refused(401, "invalid_token", "GET", mePath, nil)
 	b.shows(200, "GET", "/account", "", "This session")
+
 	// A refusal on a page is audited as one of the API is.
 	member := ts.browse("ada")
 	member.shows(403, "POST", "/roles", "name=x", "role.manage")
@@ -614,6 +649,7 @@ func TestRefusedLinks(t *testing.T) {
 	for i := range 60 {
 		root.publish(fmt.Sprint("Message ", i))
 	}
+
 	b := ts.browse("root")
 	for path, form := range map[string]string{"/inbox/999/read": "", "/datasets/1/accepted": "code=x&note=y", "/roles/1/delete": "",
 		"/roles/3": "tag=x", "/permissions": "name=x", "/datasets/1": "name=", "/users": "username=A B", "/account/name": "display_name=" + strings.Repeat("x", 200)} {
@@ -623,6 +659,7 @@ func TestRefusedLinks(t *testing.T) {
 		}
 		b.follows("POST "+path, string(a.body))
 	}
+
 	ts.exec(`UPDATE analyses SET state = 'queued', finished_at = NULL`)
 	b.follows("a running analysis", b.shows(409, "POST", "/datasets/1/analyses", "", "is running"))
 	for _, path := range []string{"/inbox", "/roles", "/datasets/1/report", "/datasets/1/analyses/1"} {
@@ -638,15 +675,18 @@ func TestLongLists(t *testing.T) {
 	for i := range 3 {
 		os.WriteFile(filepath.Join(ts.datasets, "set", fmt.Sprintf("t%d.tif", i)), geographicTIFF(7, 46), 0o644)
 	}
+
 	root := ts.signIn("root", "all")
 	set := root.must(201, "POST", "/api/v1/datasets", map[string]string{"name": "set", "path": "set"}).header.Get("Location")
 	for range 10 {
 		root.analyze(set, nil)
 	}
+
 	ts.exec(`INSERT INTO roles (name) SELECT 'role' || lpad(n::text, 4, '0') FROM generate_series(1, 600) n`)
 	ts.exec(`INSERT INTO accepted_findings (dataset_id, code, path, note, accepted_by) SELECT 1, 'corrupt', 'f' || lpad(n::text, 4, '0'), 'x', 'root' FROM generate_series(1, 600) n`)
 	b := ts.browse("root")
 	next := regexp.MustCompile(`rel="next" href="([^"]*)"`)
+
 	for path, last := range map[string]string{"/roles": "role0600", "/datasets/1/report": "f0600"} {
 		for range 20 {
 			shown := b.shows(200, "GET", path, "")
@@ -660,7 +700,9 @@ func TestLongLists(t *testing.T) {
 			path = html.UnescapeString(found[1])
 		}
 	}
+
 	b.shows(200, "GET", "/datasets/1/report", "", "50 accepted, and more")
+
 	// Saving a user's roles must not take away those that the page has no room for.
 	b.shows(200, "GET", "/users/"+userID(ts, "root"), "", `value="role0600"`)
 	b.shows(200, "GET", "/messages/new", "", `value="role0600"`)
@@ -680,6 +722,7 @@ func TestRefusalTexts(t *testing.T) {
 	root.must(200, "POST", "/api/v1/users/"+userID(ts, "ada")+"/roles", map[string]string{"role": "editor"})
 	editor := fmt.Sprintf("/roles/%.0f/delete", root.must(200, "GET", "/api/v1/roles?name=editor", nil).items()[0]["id"])
 	b := ts.browse("root")
+
 	for _, test := range [][3]string{
 		{"/users/" + userID(ts, "root"), "email=x@example.org&former_email=", "own page"}, {"/users/" + userID(ts, "root") + "/password-reset", "", "own page"},
 		{editor, "", "Take it from them first"}, {"/permissions/wiki.edit/delete", "", "Take it from the roles"}, {"/inbox/99/read", "", "no such announcement"},
@@ -705,6 +748,7 @@ func TestPreview(t *testing.T) {
 	root.publish("Hello")
 	b.goes("/messages?done=saved", "/messages", "title=Later&body=b&severity=info&roles=&publish_at=2999-01-02T03:04")
 	ts.addUser("ada", datasetRead)
+
 	for _, test := range []struct{ path, form, want string }{
 		{"/messages/1", "", "One person would get it now: root."},
 		{"/messages/1", "&include_new_users=true", "2 people would get it now: ada, root."},
@@ -713,9 +757,11 @@ func TestPreview(t *testing.T) {
 	} {
 		b.shows(200, "POST", test.path+"/preview", "title=t&body=b&severity=info&roles="+test.form, test.want)
 	}
+
 	if b.goes("/messages?done=saved", "/messages/1", "title=t&body=b&severity=info&roles="); root.must(200, "GET", "/api/v1/system-messages/1", nil).number("recipients") != 1 {
 		t.Error("the announcement has other recipients than its preview")
 	}
+
 	b.shows(404, "POST", "/messages/99/preview", "title=t&body=b&severity=info&roles=")
 }
 
@@ -732,6 +778,7 @@ func TestNewestAnalyses(t *testing.T) {
 			root.analyze(dataset, nil)
 		}
 	}
+
 	shown := ts.browse("root").shows(200, "GET", "/datasets", "", `"/datasets/2/analyses/1"`, `"/datasets/3/analyses/3"`, "never analysed")
 	if n := strings.Count(shown, "/analyses/"); n != 2 {
 		t.Errorf("%d analyses", n)
@@ -762,11 +809,13 @@ func TestStaleForm(t *testing.T) {
 	if hiddenOn(t, shown, path) != old {
 		t.Error("a form that was refused for another reason has another tag")
 	}
+
 	shown = b.shows(412, "POST", path, old+"&display_name=Ada&status=active", "Somebody has changed this", `value="Ada"`)
 	b.goes(path+"?done=saved", path, hiddenOn(t, shown, path)+"&display_name=Ada&status=active")
 	if name := root.must(200, "GET", "/api/v1"+path, nil).text("display_name"); name != "Ada" {
 		t.Errorf("the name is %q", name)
 	}
+
 	role := fmt.Sprint("/roles/", root.must(201, "POST", "/api/v1/roles", map[string]any{"name": "keeper", "permissions": []string{}}).number("id"))
 	old = hiddenOn(t, b.shows(200, "GET", "/roles", ""), role)
 	root.must(200, "PATCH", "/api/v1"+role, map[string]string{"description": "x"})
