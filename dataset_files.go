@@ -59,6 +59,8 @@ func (m *extent) columns() []column {
 		{"format", m.Format},
 		{"status", m.Status},
 		{"reason", m.Reason},
+
+		// The raster.
 		{"width", m.Width},
 		{"height", m.Height},
 		{"bands", m.Bands},
@@ -71,6 +73,8 @@ func (m *extent) columns() []column {
 		{"data_bytes", m.DataBytes},
 		{"pixel_is", m.PixelIs},
 		{"cog", m.COG},
+
+		// Where it lies.
 		{"crs", m.CRS},
 		{"crs_name", m.CRSName},
 		{"vertical_crs", m.VerticalCRS},
@@ -102,8 +106,15 @@ func (m *ElevationDatasetFileMeta) stored() (names []string, values []any) {
 
 // fileStatuses returns every value of a file's status.
 func fileStatuses() []string {
-	return []string{fileStatusOK, fileStatusNoBBox, fileStatusNoGeoref, fileStatusSidecar, fileStatusUnsupported,
-		fileStatusCorrupt, fileStatusUnreadable}
+	return []string{
+		fileStatusOK,
+		fileStatusNoBBox,
+		fileStatusNoGeoref,
+		fileStatusSidecar,
+		fileStatusUnsupported,
+		fileStatusCorrupt,
+		fileStatusUnreadable,
+	}
 }
 
 // datasetFile is a file and its dataset.
@@ -155,17 +166,21 @@ func (f fileFilter) order() string {
 // foldPattern returns a regular expression of PostgreSQL for text in any case, in every script.
 func foldPattern(text string) string {
 	var pattern strings.Builder
+
 	for _, r := range text {
-		others := string(r)
+		variants := string(r)
 		for c := unicode.SimpleFold(r); c != r; c = unicode.SimpleFold(c) {
-			others += string(c)
+			variants += string(c)
 		}
-		if len(others) > utf8.RuneLen(r) {
-			pattern.WriteString("[" + others + "]")
+
+		hasVariants := len(variants) > utf8.RuneLen(r)
+		if hasVariants {
+			pattern.WriteString("[" + variants + "]")
 		} else {
-			pattern.WriteString(regexp.QuoteMeta(others))
+			pattern.WriteString(regexp.QuoteMeta(variants))
 		}
 	}
+
 	return pattern.String()
 }
 
@@ -183,18 +198,43 @@ func readFileFilter(query url.Values) (fileFilter, error) {
 	}
 
 	var v invalid
-	v.check(slices.Contains([]string{"", sortPath, sortCoarsest, sortNewest}, f.sort), "sort", "unknown",
-		"must be path, -resolution or -modified")
+	orders := []string{"", sortPath, sortCoarsest, sortNewest}
+	v.check(
+		slices.Contains(orders, f.sort),
+		"sort", "unknown",
+		"must be path, -resolution or -modified",
+	)
+
+	flags := []string{"", "0", "1"}
 	for _, name := range [...]string{"warnings", "total"} {
-		v.check(slices.Contains([]string{"", "0", "1"}, query.Get(name)), name, "unknown", "must be 0 or 1")
+		v.check(
+			slices.Contains(flags, query.Get(name)),
+			name, "unknown",
+			"must be 0 or 1",
+		)
 	}
+
 	if f.part != nil {
-		v.check(utf8.RuneCountInString(*f.part) <= 255, "q", "too_long", "must have at most 255 characters")
+		v.check(
+			utf8.RuneCountInString(*f.part) <= 255,
+			"q", "too_long",
+			"must have at most 255 characters",
+		)
 		f.part = new(foldPattern(*f.part))
 	}
-	v.check(f.status == nil || slices.Contains(fileStatuses(), *f.status), "status", "unknown",
-		"must be one of "+strings.Join(fileStatuses(), ", "))
-	v.check(!f.isPoint || !query.Has("bbox"), "point", "exclusive", "cannot be used together with bbox")
+
+	statuses := fileStatuses()
+	v.check(
+		f.status == nil || slices.Contains(statuses, *f.status),
+		"status", "unknown",
+		"must be one of "+strings.Join(statuses, ", "),
+	)
+
+	v.check(
+		!f.isPoint || !query.Has("bbox"),
+		"point", "exclusive",
+		"cannot be used together with bbox",
+	)
 
 	var err error
 	if f.isPoint {
@@ -215,23 +255,40 @@ func readBox(v *invalid, name, text string, size int) (*mapBox, error) {
 	parts := strings.Split(text, ",")
 	for i, part := range parts {
 		angle, err := strconv.ParseFloat(strings.TrimSpace(part), 64)
-		if err != nil || !isFinite(angle) || len(parts) != size {
+		isNumber := err == nil && isFinite(angle)
+		if !isNumber || len(parts) != size {
 			return nil, malformed("wrong_type", "%s must be %d numbers separated by commas.", name, size)
 		}
 		at = append(at, angle)
-		most := [...]float64{180, 90}[i%2]
-		v.check(math.Abs(angle) <= most, name, "out_of_range",
-			"longitudes go from -180 to 180, latitudes from -90 to 90")
+
+		most := [...]float64{180, 90}[i%2] // of a longitude, and of a latitude
+		v.check(
+			math.Abs(angle) <= most,
+			name, "out_of_range",
+			"longitudes go from -180 to 180, latitudes from -90 to 90",
+		)
 	}
 
+	// A point is a box without an area. A pole has every longitude.
 	if size == 2 {
 		at = append(at, at...)
-		if math.Abs(at[1]) == 90 { // a pole has every longitude
-			at[0], at[2] = -180, 180
+		if math.Abs(at[1]) == 90 {
+			at[0] = -180
+			at[2] = 180
 		}
 	}
-	box := mapBox{at[0], at[1], at[2], at[3]}
-	v.check(box.South <= box.North, name, "out_of_range", "south must not lie north of north")
+
+	box := mapBox{
+		West:  at[0],
+		South: at[1],
+		East:  at[2],
+		North: at[3],
+	}
+	v.check(
+		box.South <= box.North,
+		name, "out_of_range",
+		"south must not lie north of north",
+	)
 	if box.East < box.West {
 		box.East += 360
 	}
@@ -251,9 +308,12 @@ func (c *catalogue) pathFile(r *http.Request) (file datasetFile, err error) {
 		SELECT` + fileColumns + `
 		FROM elevation_dataset_file_meta
 		WHERE dataset_id = $1 AND id = $2`
+
 	file.DatasetID = pathID(r, "id")
-	file.ElevationDatasetFileMeta, err = collectOne[ElevationDatasetFileMeta](r.Context(), c.core.db, nil,
-		"get file", query, file.DatasetID, pathID(r, "file"))
+	file.ElevationDatasetFileMeta, err = collectOne[ElevationDatasetFileMeta](
+		r.Context(), c.core.db, nil, "get file",
+		query, file.DatasetID, pathID(r, "file"),
+	)
 	if err == nil && file.ID == 0 {
 		err = c.missingPart(r, "file", "file")
 	}
@@ -266,9 +326,14 @@ func (c *catalogue) listFiles(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return writeList(c.core, w, r, firstFile(), func(after []string, limit int) ([]datasetFile, error) {
+
+	find := func(after []string, limit int) ([]datasetFile, error) {
 		return findFiles(r.Context(), c.core.db, f, after, limit)
-	}, f.key, func() (*listTotal, error) { return countFiles(r.Context(), c.core.db, f) })
+	}
+	count := func() (*listTotal, error) {
+		return countFiles(r.Context(), c.core.db, f)
+	}
+	return writeList(c.core, w, r, firstFile(), find, f.key, count)
 }
 
 // pathFilter returns the filter that the query gives, for the files of the dataset in the path or,
@@ -305,17 +370,24 @@ func (f fileFilter) key(file datasetFile) []string {
 
 // findFiles returns up to limit files after the keys in after. For a point it compares the files of
 // the box one by one. It ignores the filter's area: see findInArea.
-func findFiles(ctx context.Context, q querier, f fileFilter, after []string, limit int) ([]datasetFile, error) {
+func findFiles(
+	ctx context.Context,
+	q querier,
+	f fileFilter,
+	after []string,
+	limit int,
+) ([]datasetFile, error) {
 	var found []datasetFile
 	batch := limit
 	for {
 		candidates, err := listFiles(ctx, q, f, after, batch)
 
+		// Each candidate meets the filter's box.
 		for _, file := range candidates {
 			if ctx.Err() != nil {
 				return nil, ctx.Err()
 			}
-			if !f.isPoint || file.contains(f.box.West, f.box.South) { // it meets the filter's box
+			if !f.isPoint || file.contains(f.box.West, f.box.South) {
 				found = append(found, file)
 			}
 		}
@@ -411,7 +483,13 @@ func (f fileFilter) args(after []string, limit int) pgx.NamedArgs {
 
 // listFiles returns up to limit files after the keys in after. For a point these are the files
 // whose box covers it.
-func listFiles(ctx context.Context, q querier, f fileFilter, after []string, limit int) ([]datasetFile, error) {
+func listFiles(
+	ctx context.Context,
+	q querier,
+	f fileFilter,
+	after []string,
+	limit int,
+) ([]datasetFile, error) {
 	const columns = `
 		SELECT f.dataset_id,
 			(SELECT d.name FROM datasets d WHERE d.id = f.dataset_id) AS dataset,` + fileColumns
@@ -443,6 +521,7 @@ func listFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 			AND` + fileMatches + `
 		ORDER BY ` + fileOrder + `
 		LIMIT @limit`
+
 	args := f.args(after, limit)
 
 	// The GiST index finds the files of a box. It rounds by up to 1e-6 degrees, so each hit is
@@ -452,21 +531,28 @@ func listFiles(ctx context.Context, q querier, f fileFilter, after []string, lim
 		if f.isPoint {
 			args["most_hits"] = nil
 		}
+
 		files, err := collect[datasetFile](ctx, q, "find files", near, args)
-		areAll := f.isPoint || len(files) == 0 || files[0].Hits <= maxHits
-		if err != nil || areAll {
+		if err != nil || f.isPoint {
 			return files, err
+		}
+		areAll := len(files) == 0 || files[0].Hits <= maxHits
+		if areAll {
+			return files, nil
 		}
 	}
 
 	// Otherwise PostgreSQL scans the files in order. It plans for the values of the parameters
 	// (CacheDescribe), so that it can use a partial index.
-	return collect[datasetFile](ctx, q, "list files", inOrder, pgx.QueryExecModeCacheDescribe, args)
+	return collect[datasetFile](
+		ctx, q, "list files",
+		inOrder, pgx.QueryExecModeCacheDescribe, args,
+	)
 }
 
-// countFiles returns how many files match the filter: exactly up to maxHits, else as the database
-// estimates from its statistics. It ignores the filter's area. The statements are planned for their
-// values.
+// countFiles returns how many files match the filter. The number is exact up to maxHits; above, it
+// is an estimate of the database from its statistics. countFiles ignores the filter's area. The
+// statements are planned for their values.
 func countFiles(ctx context.Context, q querier, f fileFilter) (*listTotal, error) {
 	const matching = `
 		SELECT
@@ -480,7 +566,8 @@ func countFiles(ctx context.Context, q querier, f fileFilter) (*listTotal, error
 	isGlobe := f.box != nil && f.box.East-f.box.West == 360 && f.box.North-f.box.South == 180
 	isAnyOK := f.status == nil || *f.status == fileStatusOK
 	if isGlobe && isAnyOK {
-		f.box, f.status = nil, new(fileStatusOK)
+		f.box = nil
+		f.status = new(fileStatusOK)
 	}
 
 	args := f.args(firstFile(), maxHits+1)
@@ -491,7 +578,10 @@ func countFiles(ctx context.Context, q querier, f fileFilter) (*listTotal, error
 		files, err = findFiles(ctx, q, f, firstFile(), maxHits+1)
 		n = int64(len(files))
 	} else {
-		n, err = scalar[int64](ctx, q, "count files", counting, pgx.QueryExecModeCacheDescribe, args)
+		n, err = scalar[int64](
+			ctx, q, "count files",
+			counting, pgx.QueryExecModeCacheDescribe, args,
+		)
 	}
 	if err != nil || n <= maxHits {
 		return &listTotal{Total: n}, err
@@ -502,25 +592,40 @@ func countFiles(ctx context.Context, q querier, f fileFilter) (*listTotal, error
 			Rows float64 `json:"Plan Rows"`
 		}
 	}
-	plans, err := scalar[[]planned](ctx, q, "estimate files", estimating, pgx.QueryExecModeCacheDescribe, args)
+	plans, err := scalar[[]planned](
+		ctx, q, "estimate files",
+		estimating, pgx.QueryExecModeCacheDescribe, args,
+	)
 	if err != nil {
 		return nil, err
 	}
-	return &listTotal{Total: max(n, int64(plans[0].Plan.Rows)), TotalIsEstimate: true}, nil
+
+	estimate := int64(plans[0].Plan.Rows)
+	return &listTotal{
+		Total:           max(n, estimate),
+		TotalIsEstimate: true,
+	}, nil
 }
 
-// boxes returns the boxes to look up in the index: the filter's box; the same 360 degrees further
-// east, for files that cross 180°; and 360 degrees further west, if the box itself crosses 180°.
-// Without a box there are none.
+// boxes returns the boxes to look up in the index. These are the filter's box, the same box 360°
+// further east for files that cross 180°, and the same box 360° further west if it crosses 180°
+// itself. Without a box there are none.
 func (f fileFilter) boxes() (boxes []pgtype.Box) {
 	if f.box == nil {
 		return nil
 	}
+
 	for _, turn := range [...]float64{0, 360, -360} {
-		if west, east := f.box.West+turn, f.box.East+turn; east >= -180 {
-			corners := [2]pgtype.Vec2{{X: east, Y: f.box.North}, {X: west, Y: f.box.South}}
-			boxes = append(boxes, pgtype.Box{P: corners, Valid: true})
+		west := f.box.West + turn
+		east := f.box.East + turn
+		if east < -180 {
+			continue
 		}
+		corners := [2]pgtype.Vec2{
+			{X: east, Y: f.box.North},
+			{X: west, Y: f.box.South},
+		}
+		boxes = append(boxes, pgtype.Box{P: corners, Valid: true})
 	}
 	return boxes
 }

@@ -22,6 +22,7 @@ func fileProperties(d dataset, f datasetFile) object {
 	if !utf8.ValidString(raw) {  // JSON cannot hold it
 		raw = f.Path
 	}
+
 	properties := object{
 		"location":    path.Join(d.Path, raw),
 		"dataset_id":  f.DatasetID,
@@ -35,7 +36,8 @@ func fileProperties(d dataset, f datasetFile) object {
 	}
 
 	for _, c := range f.columns() {
-		if _, isList := c.value.([]float64); !isList {
+		_, isList := c.value.([]float64)
+		if !isList {
 			properties[c.name] = c.value
 		}
 	}
@@ -49,39 +51,48 @@ func (c *catalogue) getFootprints(w http.ResponseWriter, r *http.Request) error 
 	if err != nil {
 		return err
 	}
+
 	all := r.URL.Query().Get("all")
 	if !slices.Contains([]string{"", "0", "1"}, all) {
 		return invalid{{"all", "unknown", "must be 0 or 1"}}.err()
 	}
 
-	return writeFeatures(w, r, d.Name, func(emit func(object) error) error {
+	read := func(emit func(object) error) error {
 		return c.eachFile(r, f, func(file datasetFile) error {
 			if file.BBox == nil && all != "1" {
 				return nil
 			}
-			return emit(featureOf(file.ElevationDatasetFileMeta, fileProperties(d, file)))
+			properties := fileProperties(d, file)
+			return emit(featureOf(file.ElevationDatasetFileMeta, properties))
 		})
-	})
+	}
+	return writeFeatures(w, r, d.Name, read)
 }
 
 // eachFile calls emit for each file that matches the filter. It holds a connection only for each
 // batch of rows.
 func (c *catalogue) eachFile(r *http.Request, f fileFilter, emit func(datasetFile) error) error {
-	return readInBatches(f, func(after []string, limit int) (files []datasetFile, err error) {
+	find := func(after []string, limit int) (files []datasetFile, err error) {
 		err = withPoolSlot(r, slow, func(ctx context.Context) (err error) {
 			files, err = findFiles(ctx, c.core.db, f, after, limit)
 			return err
 		})
 		return files, err
-	}, emit)
+	}
+	return readInBatches(f, find, emit)
 }
 
 // readInBatches calls emit for each file that find returns. find reads up to limit files after the
 // keys in after, as findFiles does.
-func readInBatches(f fileFilter, find func(after []string, limit int) ([]datasetFile, error),
-	emit func(datasetFile) error) error {
+func readInBatches(
+	f fileFilter,
+	find func(after []string, limit int) ([]datasetFile, error),
+	emit func(datasetFile) error,
+) error {
 	const batch = 1000
-	for after := firstFile(); ; {
+
+	after := firstFile()
+	for {
 		files, err := find(after, batch)
 		if err != nil {
 			return err
@@ -100,14 +111,18 @@ func readInBatches(f fileFilter, find func(after []string, limit int) ([]dataset
 }
 
 // writeFeatures answers with a FeatureCollection of the features that read emits.
-func writeFeatures(w http.ResponseWriter, r *http.Request, name string,
-	read func(emit func(object) error) error) error {
-	return writeStream(w, r, typeGeoJSON, func(out io.Writer) error {
+func writeFeatures(
+	w http.ResponseWriter,
+	r *http.Request,
+	name string,
+	read func(emit func(object) error) error,
+) error {
+	write := func(out io.Writer) error {
 		title, _ := json.Marshal(name) // a text: there is no error
 		fmt.Fprintf(out, `{"type":"FeatureCollection","name":%s,"features":[`+"\n", title)
 
 		separator := ""
-		err := read(func(f object) error {
+		emit := func(f object) error {
 			encoded, err := encodeJSON(f)
 			if err != nil {
 				return err
@@ -115,27 +130,39 @@ func writeFeatures(w http.ResponseWriter, r *http.Request, name string,
 			_, err = io.WriteString(out, separator+string(encoded))
 			separator = ","
 			return err
-		})
+		}
+
+		err := read(emit)
 		if err == nil {
 			_, err = io.WriteString(out, "]}\n")
 		}
 		return err
-	})
+	}
+	return writeStream(w, r, typeGeoJSON, write)
 }
 
 // writeStream answers with what write produces, in gzip if the client accepts it. A slow client may
 // take its time as long as it goes on reading.
-func writeStream(w http.ResponseWriter, r *http.Request, contentType string, write func(out io.Writer) error) error {
+func writeStream(
+	w http.ResponseWriter,
+	r *http.Request,
+	contentType string,
+	write func(out io.Writer) error,
+) error {
 	h := w.Header()
 	h.Set("Content-Type", contentType)
 	h.Add("Vary", "Accept-Encoding")
 
-	buffer := bufio.NewWriterSize(newPatientWriter(w, r), 64<<10)
-	out, finish := io.Writer(buffer), buffer.Flush
+	buffer := bufio.NewWriterSize(newPatientWriter(w, r), 64<<10) // bytes
+	out := io.Writer(buffer)
+	finish := buffer.Flush
 	if acceptsGzip(r.Header.Get("Accept-Encoding")) {
 		h.Set("Content-Encoding", "gzip")
 		zipped, _ := gzip.NewWriterLevel(buffer, gzip.BestSpeed) // fails only for an unknown level
-		out, finish = zipped, func() error { return errors.Join(zipped.Close(), buffer.Flush()) }
+		out = zipped
+		finish = func() error {
+			return errors.Join(zipped.Close(), buffer.Flush())
+		}
 	}
 	if r.Method == http.MethodHead {
 		w.WriteHeader(http.StatusOK)
@@ -161,10 +188,14 @@ func writeStream(w http.ResponseWriter, r *http.Request, contentType string, wri
 // acceptsGzip reports whether Accept-Encoding (RFC 9110, section 12.5.3) allows gzip.
 func acceptsGzip(accepted string) bool {
 	for one := range strings.SplitSeq(accepted, ",") {
-		coding, weight, _ := strings.Cut(strings.ToLower(strings.ReplaceAll(one, " ", "")), ";")
-		if coding == "gzip" {
-			return strings.Trim(weight, "q=0.") != "" || weight == ""
+		one = strings.ToLower(strings.ReplaceAll(one, " ", ""))
+		coding, weight, _ := strings.Cut(one, ";")
+		if coding != "gzip" {
+			continue
 		}
+
+		isRefused := weight != "" && strings.Trim(weight, "q=0.") == "" // q=0 and q=0.000
+		return !isRefused
 	}
 	return false
 }
@@ -172,12 +203,21 @@ func acceptsGzip(accepted string) bool {
 // featureOf returns the GeoJSON feature of a file (RFC 7946, section 3.2). If the file has no
 // outline in degrees, the feature has no geometry, and so no box.
 func featureOf(m ElevationDatasetFileMeta, properties any) object {
-	f := object{"type": "Feature", "geometry": nil, "properties": properties}
+	f := object{
+		"type":       "Feature",
+		"geometry":   nil,
+		"properties": properties,
+	}
 	if m.ID != 0 {
 		f["id"] = m.ID
 	}
-	if parts := m.footprint(); len(parts) > 0 {
-		f["geometry"] = object{"type": "MultiPolygon", "coordinates": parts}
+
+	parts := m.footprint()
+	if len(parts) > 0 {
+		f["geometry"] = object{
+			"type":        "MultiPolygon",
+			"coordinates": parts,
+		}
 		f["bbox"] = m.BBox
 	}
 	return f

@@ -61,7 +61,8 @@ type datasetItem struct {
 // listDatasets answers GET /api/v1/datasets, ordered by name; with name, only that dataset.
 func (c *catalogue) listDatasets(w http.ResponseWriter, r *http.Request) error {
 	name := optional(r.URL.Query(), "name")
-	return writeList(c.core, w, r, []string{""}, func(after []string, limit int) ([]datasetItem, error) {
+
+	list := func(after []string, limit int) ([]datasetItem, error) {
 		datasets, err := listDatasets(r.Context(), c.core.db, after[0], name, limit)
 		if err != nil {
 			return nil, err
@@ -78,12 +79,23 @@ func (c *catalogue) listDatasets(w http.ResponseWriter, r *http.Request) error {
 			items = append(items, datasetItem{d, reports[d.ID]})
 		}
 		return items, err
-	}, func(d datasetItem) []string { return []string{d.Name} })
+	}
+	key := func(d datasetItem) []string {
+		return []string{d.Name}
+	}
+
+	return writeList(c.core, w, r, []string{""}, list, key)
 }
 
 // listDatasets returns datasets with names after a given one, ordered by name; with name, only that
 // dataset.
-func listDatasets(ctx context.Context, q querier, after string, name *string, limit int) ([]dataset, error) {
+func listDatasets(
+	ctx context.Context,
+	q querier,
+	after string,
+	name *string,
+	limit int,
+) ([]dataset, error) {
 	const query = `
 		SELECT ` + datasetColumns + `
 		FROM datasets
@@ -104,36 +116,50 @@ type datasetRequest struct {
 // the file system does not answer within 5 s, the error is that of fileUnavailable. The abandoned
 // call keeps one of its root's 64 slots until it returns.
 func (c *catalogue) createDataset(w http.ResponseWriter, r *http.Request, in datasetRequest) error {
-	where, err := c.core.cfg.checkDataset(in.Name, in.Path, in.Description)
+	dir, err := c.core.cfg.checkDataset(in.Name, in.Path, in.Description)
 	if err != nil {
 		return err
 	}
 
 	ctx, cancel := context.WithTimeout(r.Context(), slow.timeout()/2)
 	defer cancel()
-	if err := c.askFileSystem(ctx, where.root, where.check, func() {}); err != nil {
+	err = c.askFileSystem(ctx, dir.root, dir.check, func() {})
+	if err != nil {
 		return err
 	}
 
-	d, err := createDataset(r.Context(), c.core.db, actorOf(r), in.Name, where.stored, in.Description)
-	return writeCreated(w, d, "/api/v1/datasets/"+strconv.FormatInt(d.ID, 10), err)
+	d, err := createDataset(
+		r.Context(),
+		c.core.db,
+		actorOf(r),
+		in.Name,
+		dir.stored,
+		in.Description,
+	)
+	location := "/api/v1/datasets/" + strconv.FormatInt(d.ID, 10)
+	return writeCreated(w, d, location, err)
 }
 
 // checkDataset checks the fields of a new dataset and returns its directory, or a 422. It does not
 // look at the directory.
-func (c config) checkDataset(name, path, description string) (place, error) {
+func (c config) checkDataset(name, path, description string) (datasetDirectory, error) {
 	var v invalid
 	checkDatasetTexts(&v, &name, &description)
-	where, wrong := c.placeDataset(path)
-	return where, append(v, wrong...).err()
+
+	dir, wrong := c.placeDataset(path)
+	return dir, append(v, wrong...).err()
 }
 
 // check returns a 422 if the directory cannot be listed.
-func (p place) check() error {
+func (d datasetDirectory) check() error {
+	opened, _, err := d.open()
+	if err == nil {
+		opened.Close()
+		return nil
+	}
+
 	var v invalid
-	switch dir, _, err := p.open(); {
-	case err == nil:
-		dir.Close()
+	switch {
 	case errors.Is(err, os.ErrNotExist):
 		v.check(false, "path", "not_found", "there is no such directory")
 	case isEscape(err):
@@ -146,11 +172,23 @@ func (p place) check() error {
 
 // checkDatasetTexts notes what is wrong with a dataset's name and description. Nil is not checked.
 func checkDatasetTexts(v *invalid, name, description *string) {
-	v.check(name == nil || isLine(*name, 1, 100) && strings.TrimSpace(*name) == *name, "name", "malformed",
-		"must be one line of 1 to 100 characters without blanks at either end")
-	v.check(description == nil || *description == "" || isText(*description, 4000), "description", "malformed",
-		"must be text of at most 4,000 characters, without control characters other than tab and newline, "+
-			"and without those that change the direction of text")
+	if name != nil {
+		isTrimmed := strings.TrimSpace(*name) == *name
+		v.check(
+			isLine(*name, 1, 100) && isTrimmed,
+			"name", "malformed",
+			"must be one line of 1 to 100 characters without blanks at either end",
+		)
+	}
+
+	if description != nil {
+		v.check(
+			*description == "" || isText(*description, 4000),
+			"description", "malformed",
+			"must be text of at most 4,000 characters, without control characters other than tab and newline, "+
+				"and without those that change the direction of text",
+		)
+	}
 }
 
 // getDataset answers GET /api/v1/datasets/{id}.
@@ -178,6 +216,7 @@ func (c *catalogue) updateDataset(w http.ResponseWriter, r *http.Request, in dat
 			updated_at = now()
 		WHERE id = $1
 		RETURNING ` + datasetColumns
+
 	var v invalid
 	checkDatasetTexts(&v, in.Name, in.Description)
 	if err := v.err(); err != nil {
@@ -185,7 +224,7 @@ func (c *catalogue) updateDataset(w http.ResponseWriter, r *http.Request, in dat
 	}
 
 	var after dataset
-	err := c.changeDataset(r, "dataset.update", func(tx pgx.Tx, d dataset) (_, _ any, err error) {
+	update := func(tx pgx.Tx, d dataset) (_, _ any, err error) {
 		after = d
 		after.Name = *cmp.Or(in.Name, &d.Name)
 		after.Description = *cmp.Or(in.Description, &d.Description)
@@ -193,20 +232,25 @@ func (c *catalogue) updateDataset(w http.ResponseWriter, r *http.Request, in dat
 			return nil, nil, nil
 		}
 
-		after, err = oneDataset(r.Context(), tx, nil, "update dataset", query, d.ID, after.Name, after.Description)
+		after, err = oneDataset(
+			r.Context(), tx, nil, "update dataset",
+			query, d.ID, after.Name, after.Description,
+		)
 		return d, after, err
-	})
+	}
+	err := c.changeDataset(r, "dataset.update", update)
 	return writeEntity(w, after, "", err)
 }
 
 // deleteDataset answers DELETE /api/v1/datasets/{id}.
 func (c *catalogue) deleteDataset(w http.ResponseWriter, r *http.Request) error {
-	return writeDone(w, deleteDataset(r.Context(), c.core.db, actorOf(r), pathID(r, "id")))
+	err := deleteDataset(r.Context(), c.core.db, actorOf(r), pathID(r, "id"))
+	return writeDone(w, err)
 }
 
 // deleteDataset deletes the rows of a dataset; the files stay.
 func deleteDataset(ctx context.Context, db *pgxpool.Pool, by actor, id int64) error {
-	return changeDataset(ctx, db, by, id, "dataset.delete", func(tx pgx.Tx, d dataset) (_, _ any, err error) {
+	deleteRow := func(tx pgx.Tx, d dataset) (_, _ any, err error) {
 		running, err := runningAnalysis(ctx, tx, d.ID)
 		if err != nil {
 			return nil, nil, err
@@ -221,21 +265,36 @@ func deleteDataset(ctx context.Context, db *pgxpool.Pool, by actor, id int64) er
 
 		_, err = execute(ctx, tx, "delete dataset", `DELETE FROM datasets WHERE id = $1`, d.ID)
 		return d, nil, err
-	})
+	}
+	return changeDataset(ctx, db, by, id, "dataset.delete", deleteRow)
 }
 
 // changeDataset is the function changeDataset for the dataset in the path of a request.
-func (c *catalogue) changeDataset(r *http.Request, action string,
-	do func(tx pgx.Tx, d dataset) (before, after any, err error)) error {
+func (c *catalogue) changeDataset(
+	r *http.Request,
+	action string,
+	do func(tx pgx.Tx, d dataset) (before, after any, err error),
+) error {
 	return changeDataset(r.Context(), c.core.db, actorOf(r), pathID(r, "id"), action, do)
 }
 
 // changeDataset runs do in a transaction that has locked the dataset, and writes an audit row with
 // the objects that do returns, unless both are nil. Until the transaction ends, no other can change
 // or delete the dataset or begin an analysis of it.
-func changeDataset(ctx context.Context, db *pgxpool.Pool, by actor, id int64, action string,
-	do func(tx pgx.Tx, d dataset) (before, after any, err error)) error {
-	const query = `SELECT ` + datasetColumns + ` FROM datasets WHERE id = $1 FOR NO KEY UPDATE`
+func changeDataset(
+	ctx context.Context,
+	db *pgxpool.Pool,
+	by actor,
+	id int64,
+	action string,
+	do func(tx pgx.Tx, d dataset) (before, after any, err error),
+) error {
+	const query = `
+		SELECT ` + datasetColumns + `
+		FROM datasets
+		WHERE id = $1
+		FOR NO KEY UPDATE`
+
 	return inTransaction(ctx, db, func(tx pgx.Tx) error {
 		d, err := oneDataset(ctx, tx, notFound("dataset", id), "lock dataset", query, id)
 		if err != nil {
@@ -258,38 +317,50 @@ func (c *catalogue) pathDataset(r *http.Request) (dataset, error) {
 
 // datasetOf returns the dataset with that id, or a 404.
 func (c *catalogue) datasetOf(ctx context.Context, id int64) (dataset, error) {
-	const query = `SELECT ` + datasetColumns + ` FROM datasets WHERE id = $1`
+	const query = `
+		SELECT ` + datasetColumns + `
+		FROM datasets
+		WHERE id = $1`
 	return oneDataset(ctx, c.core.db, notFound("dataset", id), "get dataset", query, id)
 }
 
 // missingPart returns the 404 for a part of the dataset in the path, which the path value called
-// name identifies, or for the dataset itself if it is that which is missing.
+// name identifies. If the dataset itself is missing, the 404 is for the dataset.
 func (c *catalogue) missingPart(r *http.Request, kind, name string) error {
 	d, err := c.pathDataset(r)
 	if err != nil {
 		return err
 	}
-	return notFound(fmt.Sprintf("%s %s of dataset", kind, r.PathValue(name)), d.ID)
+
+	part := fmt.Sprintf("%s %s of dataset", kind, r.PathValue(name))
+	return notFound(part, d.ID)
 }
 
-// place is a dataset's directory: its root, the path below that, and the path in datasets.path.
-type place struct {
-	root   string
-	below  string
-	stored string
+// datasetDirectory is where a dataset's files are.
+type datasetDirectory struct {
+	root   string // the dataset root
+	below  string // the path below the root
+	stored string // the path in datasets.path
 }
 
 // placeDataset finds the dataset root above a path, or returns what is wrong with the path. It
 // looks at the text alone: os.Root makes sure later that no symbolic link leads out of the root.
-func (c config) placeDataset(path string) (place, invalid) {
+func (c config) placeDataset(path string) (datasetDirectory, invalid) {
 	outside := invalid{{"path", "outside_root", "lies outside the dataset roots"}}
-	if path == "" || len(path) > 1024 || !utf8.ValidString(path) || strings.ContainsRune(path, 0) {
-		return place{}, invalid{{"path", "malformed", "must be the path of a directory, of at most 1,024 bytes"}}
+
+	hasLength := path != "" && len(path) <= 1024
+	isUTF8 := utf8.ValidString(path)
+	if !hasLength || !isUTF8 || strings.ContainsRune(path, 0) {
+		return datasetDirectory{}, invalid{{
+			"path",
+			"malformed",
+			"must be the path of a directory, of at most 1,024 bytes",
+		}}
 	}
 
 	if !filepath.IsAbs(path) {
 		if !filepath.IsLocal(path) {
-			return place{}, outside
+			return datasetDirectory{}, outside
 		}
 		path = filepath.Join(c.datasetRoots[0], path)
 	}
@@ -299,37 +370,46 @@ func (c config) placeDataset(path string) (place, invalid) {
 		if err != nil || !filepath.IsLocal(below) {
 			continue
 		}
+
+		// A path below the first root is stored as a relative one.
 		stored := filepath.Join(root, below)
 		if i == 0 && below != "." {
 			stored = below
 		}
-		return place{root, below, stored}, nil
+		return datasetDirectory{root, below, stored}, nil
 	}
-	return place{}, outside
+	return datasetDirectory{}, outside
 }
 
 // rootFile returns the path of the file with the first dataset root of the last start.
-func (c config) rootFile() string { return filepath.Join(c.stateDir, "dataset-root") }
+func (c config) rootFile() string {
+	return filepath.Join(c.stateDir, "dataset-root")
+}
 
 // adoptRoot makes the service's first dataset root the only one, if keepRoot has stored one.
 func (c *config) adoptRoot() {
-	if root, err := c.readRoot(); err == nil && len(root) > 0 {
+	root, err := c.readRoot()
+	if err == nil && len(root) > 0 {
 		c.datasetRoots = []string{string(root)}
 	}
 }
 
-// readRoot reads the file with the first dataset root. Root does so too, while the service's user
-// owns the directory and could put a link or a named pipe there.
+// readRoot reads the file with the first dataset root. It opens neither a link nor a named pipe:
+// the service's user owns the directory and could put one there for root, who reads the file too.
 func (c config) readRoot() ([]byte, error) {
 	content, _, err := readRegular(c.rootFile(), syscall.O_NOFOLLOW, 4096)
 	return content, err
 }
 
-// keepRoot stores the first dataset root in the state directory. If another one is stored there,
-// and datasets have relative paths, it returns an error: these would then name other folders. If
+// keepRoot stores the first dataset root in the state directory. If another one is stored there and
+// datasets have relative paths, it returns an error: those paths would name other directories. If
 // the former root no longer exists, it accepts the new one: the files may have moved.
 func (c config) keepRoot(ctx context.Context, q querier) error {
-	const query = `SELECT count(*) FROM datasets WHERE path NOT LIKE '/%'`
+	const query = `
+		SELECT count(*)
+		FROM datasets
+		WHERE path NOT LIKE '/%'`
+
 	relative, err := scalar[int64](ctx, q, "look for relative paths", query)
 	if err != nil {
 		return err
@@ -338,15 +418,20 @@ func (c config) keepRoot(ctx context.Context, q querier) error {
 	name := c.rootFile()
 	root := c.datasetRoots[0]
 	content, err := c.readRoot()
-	before := string(content)
-	switch {
-	case err != nil && !errors.Is(err, os.ErrNotExist):
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("read the last dataset root: %w", err)
-	case before == root:
+	}
+
+	before := string(content)
+	if before == root {
 		return nil
-	case relative > 0 && isThere(before):
-		return fmt.Errorf("the paths of %s are relative to %s, the first of CAIRN_DATASETS_DIR at the last start: "+
-			"set it to %[2]s:%s, or remove %s if the files have moved", plural(relative, "dataset"), before, root, name)
+	}
+	if relative > 0 && isThere(before) {
+		return fmt.Errorf(
+			"the paths of %s are relative to %s, the first of CAIRN_DATASETS_DIR at the last start: "+
+				"set it to %[2]s:%s, or remove %s if the files have moved",
+			plural(relative, "dataset"), before, root, name,
+		)
 	}
 
 	if err := removeIfThere(name); err != nil {
@@ -362,19 +447,22 @@ func isThere(name string) bool {
 }
 
 // open opens the dataset's directory and reports whether it is empty. A directory that cannot be
-// listed is an error. Through dir nothing outside the dataset root can be reached. With a slash at
-// the end of its name only a directory is opened: to open a named pipe would wait without end.
-func (p place) open() (dir *os.Root, empty bool, err error) {
-	root, err := os.OpenRoot(p.root)
+// listed is an error. Nothing outside the dataset root can be reached through dir.
+func (d datasetDirectory) open() (dir *os.Root, empty bool, err error) {
+	root, err := os.OpenRoot(d.root)
 	if err != nil {
 		return nil, false, err
 	}
 	defer root.Close()
 
-	if dir, err = root.OpenRoot(p.below + "/"); err != nil {
+	// With the slash, only a directory is opened: opening a named pipe would wait without end.
+	dir, err = root.OpenRoot(d.below + "/")
+	if err != nil {
 		return nil, false, err
 	}
-	if empty, err = isEmpty(dir, "."); err != nil {
+
+	empty, err = isEmpty(dir, ".")
+	if err != nil {
 		dir.Close()
 		return nil, false, err
 	}
@@ -382,29 +470,55 @@ func (p place) open() (dir *os.Root, empty bool, err error) {
 }
 
 // oneDataset returns the dataset of a query, or the error missing. A taken name or path is a 409.
-func oneDataset(ctx context.Context, q querier, missing error, doing, query string, args ...any) (dataset, error) {
+func oneDataset(
+	ctx context.Context,
+	q querier,
+	missing error,
+	doing, query string,
+	args ...any,
+) (dataset, error) {
 	d, err := collectOne[dataset](ctx, q, missing, doing, query, args...)
 	switch {
 	case isUniqueViolation(err, "datasets_name_key"):
-		err = &problem{status: http.StatusConflict, code: "name_taken", detail: "Another dataset has that name."}
+		err = &problem{
+			status: http.StatusConflict,
+			code:   "name_taken",
+			detail: "Another dataset has that name.",
+		}
 	case isUniqueViolation(err, "datasets_path_key"):
-		err = &problem{status: http.StatusConflict, code: "path_taken", detail: "Another dataset has that directory."}
+		err = &problem{
+			status: http.StatusConflict,
+			code:   "path_taken",
+			detail: "Another dataset has that directory.",
+		}
 	}
 	return d, err
 }
 
 // target returns the dataset as the audit log names it.
-func (d dataset) target() string { return "dataset:" + d.Name }
+func (d dataset) target() string {
+	return "dataset:" + d.Name
+}
 
 // createDataset creates a dataset, with an audit row.
-func createDataset(ctx context.Context, db *pgxpool.Pool, by actor, name, path, description string) (
-	d dataset, err error) {
+func createDataset(
+	ctx context.Context,
+	db *pgxpool.Pool,
+	by actor,
+	name, path, description string,
+) (d dataset, err error) {
 	const query = `
-		INSERT INTO datasets (name, path, description)
+		INSERT INTO datasets (
+			name,
+			path,
+			description
+		)
 		VALUES ($1, $2, $3)
 		RETURNING ` + datasetColumns
+
 	err = inTransaction(ctx, db, func(tx pgx.Tx) error {
-		if d, err = oneDataset(ctx, tx, nil, "create dataset", query, name, path, description); err != nil {
+		d, err = oneDataset(ctx, tx, nil, "create dataset", query, name, path, description)
+		if err != nil {
 			return err
 		}
 		return audit(ctx, tx, by, "dataset.create", d.target(), nil, d)
@@ -412,8 +526,9 @@ func createDataset(ctx context.Context, db *pgxpool.Pool, by actor, name, path, 
 	return d, err
 }
 
-// overallBox has two ranges of longitudes around all files: as they are, and with files that begin
-// west of 0° moved 360° east. narrowerRange picks one. All fields are nil without files.
+// overallBox has two ranges of longitudes around all files: the longitudes as they are, and those
+// with files that begin west of 0° moved 360° east. narrowerRange picks one. All fields are nil
+// without files.
 type overallBox struct {
 	West       *float64
 	East       *float64
@@ -437,8 +552,14 @@ func (b overallBox) bounds() []float64 {
 	if b.West == nil {
 		return nil
 	}
+
 	west, east := narrowerRange(*b.West, *b.East, *b.TurnedWest, *b.TurnedEast)
-	return []float64{west, *b.South, east, *b.North}
+	return []float64{
+		west,
+		*b.South,
+		east,
+		*b.North,
+	}
 }
 
 // summarizeDataset returns the dataset with the totals of its files. Only files with status ok have
@@ -451,24 +572,32 @@ func summarizeDataset(ctx context.Context, q querier, d dataset) (datasetDetails
 		FROM elevation_dataset_file_meta f
 		WHERE f.dataset_id = $1
 		GROUP BY f.status`
-	details := datasetDetails{dataset: d, Files: map[string]int64{"total": 0}}
+
+	details := datasetDetails{
+		dataset: d,
+		Files:   map[string]int64{"total": 0},
+	}
 	for _, status := range fileStatuses() {
 		details.Files[status] = 0
 	}
 
 	totals, err := collect[struct {
-		Status  string
-		N, Size int64
+		Status string
+		N      int64
+		Size   int64
 		overallBox
 	}](ctx, q, "summarize files", query, d.ID)
 	if err != nil {
 		return details, err
 	}
+
 	for _, t := range totals {
 		details.Files[t.Status] = t.N
 		details.Files["total"] += t.N
 		details.TotalBytes += t.Size
-		if box := t.bounds(); box != nil {
+
+		box := t.bounds()
+		if box != nil {
 			details.BBox = box
 		}
 	}
