@@ -115,7 +115,8 @@ func (c *catalogue) getCoverage(w http.ResponseWriter, r *http.Request) error {
 
 	drawn.Name = d.Name // which may have changed
 	var svg bytes.Buffer
-	if err := template.Must(template.New("coverage").Parse(coverageTemplate)).Execute(&svg, drawn); err != nil {
+	parsed := template.Must(template.New("coverage").Parse(coverageTemplate))
+	if err := parsed.Execute(&svg, drawn); err != nil {
 		return fmt.Errorf("draw coverage: %w", err)
 	}
 
@@ -131,19 +132,28 @@ func storedPicture(ctx context.Context, q querier, d dataset, byStatus bool) (*c
 		SELECT CASE WHEN $2 THEN picture_by_status ELSE picture END AS picture
 		FROM dataset_results
 		WHERE dataset_id = $1`
-	stored, err := collectOne[struct{ Picture *coverage }](ctx, q, nil, "get picture", query, d.ID, byStatus)
+
+	type row struct {
+		Picture *coverage
+	}
+	stored, err := collectOne[row](ctx, q, nil, "get picture", query, d.ID, byStatus)
 	return stored.Picture, err
 }
 
 // drawView draws a part of the dataset or, if view is nil, all of it.
-func (c *catalogue) drawView(r *http.Request, d dataset, byStatus bool, view *mapBox) (*coverage, error) {
+func (c *catalogue) drawView(
+	r *http.Request,
+	d dataset,
+	byStatus bool,
+	view *mapBox,
+) (*coverage, error) {
 	slots := callerOf(r).slots
 	if err := slots.acquire(r.Context(), heavy); err != nil {
 		return nil, err
 	}
 	defer slots.leavePool()
 
-	return inSnapshot(r.Context(), c.core.db, func(ctx context.Context, q querier) (*coverage, error) {
+	draw := func(ctx context.Context, q querier) (*coverage, error) {
 		grids, err := storedGrids(ctx, q, d.ID)
 		if err != nil {
 			return nil, err
@@ -155,7 +165,8 @@ func (c *catalogue) drawView(r *http.Request, d dataset, byStatus bool, view *ma
 
 		drawn.byStatus = byStatus
 		return drawn, drawn.draw(ctx, q, grids)
-	})
+	}
+	return inSnapshot(r.Context(), c.core.db, draw)
 }
 
 // frameCoverage returns the picture of a dataset, or of a part of it, without its layers.
@@ -173,12 +184,14 @@ func frameCoverage(ctx context.Context, q querier, d dataset, view *mapBox) (*co
 
 	var counts []string
 	for _, status := range fileStatuses() {
-		if n := details.Files[status]; n > 0 {
+		n := details.Files[status]
+		if n > 0 {
 			counts = append(counts, fmt.Sprintf("%s: %d", status, n))
 		}
 	}
 	if len(counts) > 0 {
-		c.Summary = fmt.Sprintf("%s (%s)", plural(details.Files["total"], "file"), strings.Join(counts, ", "))
+		files := plural(details.Files["total"], "file")
+		c.Summary = fmt.Sprintf("%s (%s)", files, strings.Join(counts, ", "))
 	}
 
 	if details.BBox == nil {
@@ -206,9 +219,17 @@ func (c *coverage) draw(ctx context.Context, q querier, grids []tileGrid) error 
 		}
 	}
 
-	c.Layers = []coverageLayer{{Label: "missing cells", Color: "#d7191c", Class: "missing"}}
+	c.Layers = []coverageLayer{{
+		Label: "missing cells",
+		Color: "#d7191c",
+		Class: "missing",
+	}}
 	for _, label := range labels {
-		c.Layers = append(c.Layers, coverageLayer{Label: label[0], Color: label[1], Class: "files"})
+		c.Layers = append(c.Layers, coverageLayer{
+			Label: label[0],
+			Color: label[1],
+			Class: "files",
+		})
 	}
 
 	if c.details.BBox != nil {
@@ -227,12 +248,15 @@ func (c *coverage) draw(ctx context.Context, q querier, grids []tileGrid) error 
 		if layer.Count == 0 {
 			continue
 		}
+
+		// A line of its own stands above the layers by pixel size.
 		isByPixel := i != layerMissing && !c.byStatus
 		if isByPixel && c.PixelsY == 0 {
 			c.PixelsY = c.Height - 22
 			c.Height += 20
 		}
-		layer.Y = c.Height - 34 // Height has room for the first of them
+
+		layer.Y = c.Height - 34 // the height has room for the first line
 		c.Height += 20
 	}
 	return nil
@@ -240,7 +264,18 @@ func (c *coverage) draw(ctx context.Context, q querier, grids []tileGrid) error 
 
 // pixelLimits returns the pixel sizes in metres at which the layers of files begin. Usual pixel
 // sizes lie inside a layer.
-func pixelLimits() []float64 { return []float64{0, 0.7, 1.5, 7, 15, 70, 200, math.Inf(1)} }
+func pixelLimits() []float64 {
+	return []float64{
+		0,
+		0.7,
+		1.5,
+		7,
+		15,
+		70,
+		200,
+		math.Inf(1), // unknown
+	}
+}
 
 // Drawn returns the layers as they are drawn: missing cells and the finest files on top.
 func (c *coverage) Drawn() []coverageLayer {
@@ -252,11 +287,13 @@ func (c *coverage) Drawn() []coverageLayer {
 // setFrame sets the frame around the files that are no outliers, and all that helps to find them on
 // the globe.
 func (c *coverage) setFrame(ctx context.Context, q querier) (err error) {
-	var cells, outliers []filesCell
+	var cells []filesCell
+	var outliers []filesCell
 	if c.view != nil {
 		cells = []filesCell{{mapBox: *c.view}}
 	} else {
-		if c.cells, err = c.filesCells(ctx, q, boxOf(c.details.BBox)); err != nil {
+		c.cells, err = c.filesCells(ctx, q, boxOf(c.details.BBox))
+		if err != nil {
 			return err
 		}
 		cells, outliers = splitOutliers(c.cells)
@@ -275,8 +312,9 @@ func (c *coverage) setFrame(ctx context.Context, q querier) (err error) {
 	c.World = worldFrame().coastline()
 	c.Here = worldFrame().mark(c.All.asFile())
 
-	const coarsest = 90 // pixels per degree: beyond it the coast is off by more than some 20 pixels
-	if c.frame.perLat < coarsest {
+	// On a map with a larger scale, the coast is off by more than some 20 pixels.
+	const maxCoastScale = 90 // pixels per degree
+	if c.frame.perLat < maxCoastScale {
 		c.Coast = c.frame.coastline()
 	}
 	return c.listOutliers(ctx, q, c.details.ID, outliers)
@@ -316,17 +354,27 @@ func (c *coverage) filesCells(ctx context.Context, q querier, box mapBox) ([]fil
 			OR west <= $2 + $4 AND west + span >= $2 AND south <= $3 + $5 AND north >= $3
 		GROUP BY 1, 2, 3, 4
 		ORDER BY 1, 2, 3, 4`
+
 	width := max(box.East-box.West, 1e-9)
 	height := max(box.North-box.South, 1e-9)
-	return collect[filesCell](ctx, q, "look where the files are", query, c.details.ID, box.West, box.South,
-		width, height, pixelLimits(), c.view != nil)
+	return collect[filesCell](
+		ctx, q, "look where the files are", query,
+		c.details.ID,
+		box.West,
+		box.South,
+		width,
+		height,
+		pixelLimits(),
+		c.view != nil,
+	)
 }
 
 // coarser returns the cells of a grid that is coarser by a factor, for the layers of the picture.
 func (c *coverage) coarser(factor int64) (coarse []filesCell) {
 	type key struct {
-		layer    int
-		col, row int64
+		layer int
+		col   int64
+		row   int64
 	}
 	at := map[key]int{} // indices in coarse
 
@@ -334,8 +382,14 @@ func (c *coverage) coarser(factor int64) (coarse []filesCell) {
 		if c.byStatus {
 			cell.Layer = layerByStatus(cell.IsWarned)
 		}
-		k := key{cell.Layer, cell.Col / factor, cell.Row / factor}
-		if i, found := at[k]; found {
+
+		k := key{
+			layer: cell.Layer,
+			col:   cell.Col / factor,
+			row:   cell.Row / factor,
+		}
+		i, found := at[k]
+		if found {
 			coarse[i] = joinCells(coarse[i], cell)
 			continue
 		}
@@ -358,7 +412,11 @@ func layerByStatus(isWarned bool) int {
 func (c *coverage) drawFiles(ctx context.Context, q querier) (err error) {
 	isFew := c.details.Files[fileStatusOK] <= maxOutlined
 	if isFew || c.view != nil {
-		located := fileFilter{datasetID: &c.details.ID, status: new(fileStatusOK), box: c.view}
+		located := fileFilter{
+			datasetID: &c.details.ID,
+			status:    new(fileStatusOK),
+			box:       c.view,
+		}
 		files, err := findFiles(ctx, q, located, firstFile(), maxOutlined+1)
 		if err != nil {
 			return err
@@ -366,7 +424,8 @@ func (c *coverage) drawFiles(ctx context.Context, q querier) (err error) {
 
 		if len(files) <= maxOutlined {
 			for _, file := range files {
-				c.addMark(c.layerOf(file.extent), 1, c.frame.mark(file.extent), xmlText(file.Path))
+				layer := c.layerOf(file.extent)
+				c.addMark(layer, 1, c.frame.mark(file.extent), xmlText(file.Path))
 				c.label(file)
 			}
 			if c.bytes <= maxFileBytes {
@@ -376,11 +435,14 @@ func (c *coverage) drawFiles(ctx context.Context, q querier) (err error) {
 	}
 
 	if c.cells == nil {
-		if c.cells, err = c.filesCells(ctx, q, c.All); err != nil {
+		c.cells, err = c.filesCells(ctx, q, c.All)
+		if err != nil {
 			return err
 		}
 	}
+
 	for factor := int64(1); ; factor *= 2 {
+		// Forget the marks of the files, or of the finer grid.
 		c.bytes = 0
 		c.Labels = nil
 		for i := range c.Layers {
@@ -405,6 +467,7 @@ func (c *coverage) label(file datasetFile) {
 	box := boxOf(file.BBox)
 	lon := (box.West + box.East) / 2
 	lat := (box.South + box.North) / 2
+
 	turn := 360 * math.Round((c.frame.lon-lon)/360)
 	left, _ := c.frame.at(box.West+turn, lat)
 	right, _ := c.frame.at(box.East+turn, lat)
@@ -412,9 +475,14 @@ func (c *coverage) label(file datasetFile) {
 
 	const letter = 7 // pixels
 	name := xmlText(path.Base(file.Path))
-	hasRoom := letter*float64(utf8.RuneCountInString(name)) < math.Abs(right-left)
+	width := letter * float64(utf8.RuneCountInString(name))
+	hasRoom := width < math.Abs(right-left)
 	if hasRoom && c.frame.shows(x, y, 0) {
-		c.Labels = append(c.Labels, mapLine{Label: name, X: math.Round(x), Y: math.Round(y)})
+		c.Labels = append(c.Labels, mapLine{
+			Label: name,
+			X:     math.Round(x),
+			Y:     math.Round(y),
+		})
 	}
 }
 
@@ -423,10 +491,15 @@ func (c *coverage) label(file datasetFile) {
 func (c *coverage) addMark(layer int, count int64, path, title string) {
 	l := &c.Layers[layer]
 	l.Count += count
-	if path != "" {
-		l.Marks = append(l.Marks, coverageMark{Path: path, Title: title})
-		c.bytes += len(path) + 2*len(title) + 30 // a title grows where it is escaped
+	if path == "" {
+		return
 	}
+
+	l.Marks = append(l.Marks, coverageMark{
+		Path:  path,
+		Title: title,
+	})
+	c.bytes += len(path) + 2*len(title) + 30 // a title grows where it is escaped
 }
 
 // layerOf returns the index of a file's layer, as filesCells does.
@@ -434,6 +507,7 @@ func (c *coverage) layerOf(m extent) (layer int) {
 	if c.byStatus {
 		return layerByStatus(len(m.Warnings) > 0)
 	}
+
 	size := *cmp.Or(m.ResolutionM, new(math.Inf(1)))
 	for _, limit := range pixelLimits() {
 		if size >= limit {
@@ -446,12 +520,15 @@ func (c *coverage) layerOf(m extent) (layer int) {
 // drawMissing draws the missing cells of the grids, neighbours in a row as one.
 func (c *coverage) drawMissing(ctx context.Context, grids []tileGrid) error {
 	most := c.bytes + maxMissingBytes
+
 	for _, g := range grids {
 		for _, gap := range g.gaps {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			n, path := c.cellsInView(g, gap), ""
+
+			n := c.cellsInView(g, gap)
+			path := ""
 			if n > 0 && c.bytes < most {
 				path = c.frame.mark(g.tile(gap).file().extent)
 			}
@@ -461,8 +538,8 @@ func (c *coverage) drawMissing(ctx context.Context, grids []tileGrid) error {
 	return nil
 }
 
-// cellsInView returns how many cells of a run meet the view. All do if the run is no wider than the
-// view. A wider run is halved.
+// cellsInView returns how many cells of a run meet the view. If the run meets the view and is no
+// wider, all its cells count. A wider run is halved.
 func (c *coverage) cellsInView(g tileGrid, run cellRun) int64 {
 	n := run.To - run.From + 1
 	if c.view == nil {
@@ -473,8 +550,10 @@ func (c *coverage) cellsInView(g tileGrid, run cellRun) int64 {
 	if bbox == nil || !c.view.meets(boxOf(bbox)) {
 		return 0
 	}
+
 	box := boxOf(bbox)
-	if n == 1 || c.view.eastward(box.West)+box.East-box.West <= c.view.East-c.view.West {
+	end := c.view.eastward(box.West) + box.East - box.West
+	if n == 1 || end <= c.view.East-c.view.West {
 		return n
 	}
 
@@ -486,8 +565,13 @@ func (c *coverage) cellsInView(g tileGrid, run cellRun) int64 {
 }
 
 // listOutliers lists the first outliers, and marks them on the map of the world.
-func (c *coverage) listOutliers(ctx context.Context, q querier, datasetID int64, cells []filesCell) error {
-	listed := map[string]bool{}
+func (c *coverage) listOutliers(
+	ctx context.Context,
+	q querier,
+	datasetID int64,
+	cells []filesCell,
+) error {
+	listed := map[string]bool{} // by path
 	for _, cell := range cells {
 		c.Apart += cell.N
 		if len(listed) == maxOutliers {
@@ -495,8 +579,16 @@ func (c *coverage) listOutliers(ctx context.Context, q querier, datasetID int64,
 		}
 
 		west := math.Remainder(cell.West, 360)
-		box := mapBox{west, cell.South, west + cell.East - cell.West, cell.North}
-		f := fileFilter{datasetID: &datasetID, box: &box}
+		box := mapBox{
+			West:  west,
+			South: cell.South,
+			East:  west + cell.East - cell.West,
+			North: cell.North,
+		}
+		f := fileFilter{
+			datasetID: &datasetID,
+			box:       &box,
+		}
 		files, err := findFiles(ctx, q, f, firstFile(), maxOutliers)
 		if err != nil {
 			return err
@@ -513,6 +605,7 @@ func (c *coverage) listOutliers(ctx context.Context, q querier, datasetID int64,
 			if len(short) > 36 {
 				short = append([]rune("…"), short[len(short)-35:]...)
 			}
+
 			lon := math.Round(file.BBox[0]*1000) / 1000
 			lat := math.Round(file.BBox[1]*1000) / 1000
 			c.Outliers = append(c.Outliers, coverageMark{
@@ -529,10 +622,11 @@ func (c *coverage) listOutliers(ctx context.Context, q querier, datasetID int64,
 
 // xmlText returns text without characters that XML 1.0 does not allow.
 func xmlText(text string) string {
-	return strings.Map(func(r rune) rune {
+	replace := func(r rune) rune {
 		if r == 0xfffe || r == 0xffff {
 			return utf8.RuneError
 		}
 		return r
-	}, cleanText([]byte(text), len(text)))
+	}
+	return strings.Map(replace, cleanText([]byte(text), len(text)))
 }

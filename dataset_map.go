@@ -21,27 +21,47 @@ const metresPerDegree = 111_195
 // mapFrame projects degrees to the pixels of a map. The projection is equidistant cylindrical, true
 // to scale in the map's middle, or azimuthal equidistant around a pole.
 type mapFrame struct {
-	left, top, width, height float64 // the map in the picture, in pixels
-	pole                     float64 // 1: the North Pole, -1: the South Pole, 0: neither
-	lon, lat                 float64 // the middle; around a pole, lon is the meridian that points down or up
-	perLon, perLat           float64 // pixels per degree; around a pole, perLat for both
-	x, y                     float64 // the pixel of lon, lat; around a pole, that of the pole
+	// The map in the picture, in pixels.
+	left   float64
+	top    float64
+	width  float64
+	height float64
+
+	pole float64 // 1: the North Pole, -1: the South Pole, 0: neither
+	lon  float64 // the middle; around a pole, the meridian that points down or up
+	lat  float64 // the middle
+
+	// Pixels per degree. Around a pole, perLat is for both.
+	perLon float64
+	perLat float64
+
+	// The pixel of lon, lat or, around a pole, that of the pole.
+	x float64
+	y float64
 }
 
-// mapBox is a box in degrees. Longitudes count on, so that east is at least west.
-type mapBox struct{ West, South, East, North float64 }
+// mapBox is a box in degrees. East is at least west: across 180°, longitudes go on above 180.
+type mapBox struct {
+	West  float64
+	South float64
+	East  float64
+	North float64
+}
 
 // filesCell counts the files of a layer in one cell of a grid, and has the box around them.
 type filesCell struct {
-	Layer       int  // see pixelLimits
-	IsWarned    bool // these files have warnings
-	Col, Row, N int64
+	Layer    int  // see pixelLimits
+	IsWarned bool // these files have warnings
+	Col      int64
+	Row      int64
+	N        int64 // files
 	mapBox
 }
 
 // joinCells returns a cell that holds all; there is at least one.
 func joinCells(cells ...filesCell) filesCell {
 	all := cells[0]
+
 	for _, a := range cells[1:] {
 		all.N += a.N
 		all.West = min(all.West, a.West)
@@ -55,12 +75,22 @@ func joinCells(cells ...filesCell) filesCell {
 // asFile returns the extent of a file that has this box, and nothing else.
 func (a mapBox) asFile() extent {
 	west, east := normalizeLongitudes(a.West, a.East)
-	return extent{BBox: []float64{west, a.South, east, a.North}}
+	return extent{BBox: []float64{
+		west,
+		a.South,
+		east,
+		a.North,
+	}}
 }
 
 // boxOf returns the box of a file.
 func boxOf(bbox []float64) mapBox {
-	box := mapBox{bbox[0], bbox[1], bbox[2], bbox[3]}
+	box := mapBox{
+		West:  bbox[0],
+		South: bbox[1],
+		East:  bbox[2],
+		North: bbox[3],
+	}
 	if box.East <= box.West {
 		box.East += 360
 	}
@@ -68,20 +98,29 @@ func boxOf(bbox []float64) mapBox {
 }
 
 // eastward returns by how many degrees a longitude lies east of the box's western edge.
-func (a mapBox) eastward(lon float64) float64 { return math.Mod(lon-a.West+720, 360) }
+func (a mapBox) eastward(lon float64) float64 {
+	return math.Mod(lon-a.West+720, 360)
+}
 
 // meets reports whether two boxes have a point in common.
 func (a mapBox) meets(b mapBox) bool {
-	latitudes := a.South <= b.North && b.South <= a.North
-	longitudes := a.eastward(b.West) <= a.East-a.West || b.eastward(a.West) <= b.East-b.West
-	return latitudes && longitudes
+	meetLatitudes := a.South <= b.North && b.South <= a.North
+
+	beginsInA := a.eastward(b.West) <= a.East-a.West
+	beginsInB := b.eastward(a.West) <= b.East-b.West
+	return meetLatitudes && (beginsInA || beginsInB)
 }
 
 // String returns the corners of the box.
 func (a mapBox) String() string {
 	box := a.asFile().BBox
-	return fmt.Sprintf("%s %s to %s %s", degrees(box[0], "E", "W"), degrees(box[1], "N", "S"),
-		degrees(box[2], "E", "W"), degrees(box[3], "N", "S"))
+	return fmt.Sprintf(
+		"%s %s to %s %s",
+		degrees(box[0], "E", "W"),
+		degrees(box[1], "N", "S"),
+		degrees(box[2], "E", "W"),
+		degrees(box[3], "N", "S"),
+	)
 }
 
 // splitOutliers takes the outliers out of cells. It grows a box from the cell with the most files:
@@ -89,16 +128,24 @@ func (a mapBox) String() string {
 // outliers if they have at most a twentieth of the files, or one file of at least four.
 func splitOutliers(cells []filesCell) (rest, outliers []filesCell) {
 	total := joinCells(cells...).N
-	main := slices.MaxFunc(cells, func(a, b filesCell) int { return cmp.Compare(a.N, b.N) })
+	byFiles := func(a, b filesCell) int {
+		return cmp.Compare(a.N, b.N)
+	}
+	main := slices.MaxFunc(cells, byFiles)
 
 	// A larger box may reach further cells: repeat until none is added.
 	for before := -1; before != len(rest); {
 		before = len(rest)
 		rest = nil
 		outliers = nil
+
 		for _, cell := range cells {
+			// A degree of longitude counts as long as it is in the middle of the box.
 			cos := math.Cos((main.South + main.North) / 2 * math.Pi / 180)
-			size := max(main.North-main.South, (main.East-main.West)*cos)
+			size := max(
+				main.North-main.South,
+				(main.East-main.West)*cos,
+			)
 			away := max(
 				main.South-cell.North,
 				cell.South-main.North,
@@ -109,15 +156,19 @@ func splitOutliers(cells []filesCell) (rest, outliers []filesCell) {
 				outliers = append(outliers, cell)
 				continue
 			}
+
 			rest = append(rest, cell)
 			main = joinCells(main, cell)
 		}
 	}
 
-	if n := total - joinCells(rest...).N; n > total/20 && (n > 1 || total < 4) {
-		return cells, nil
+	n := total - joinCells(rest...).N
+	isSmallPart := n <= total/20
+	isOneOfSeveral := n <= 1 && total >= 4
+	if isSmallPart || isOneOfSeveral {
+		return rest, outliers
 	}
-	return rest, outliers
+	return cells, nil
 }
 
 // frameFor returns the frame that shows the cells.
@@ -136,14 +187,20 @@ func frameFor(cells []filesCell) mapFrame {
 	}
 
 	// Choose the projection.
-	near, far := all.South, all.North // of the equator
+	near := all.South // the latitude that is nearest to the equator
+	far := all.North
 	if m.lat < 0 {
-		near, far = -all.North, -all.South
+		near = -all.North
+		far = -all.South
 	}
-	isPolar := near >= 60 || near >= 40 && far >= 80
+	reachesPole := near >= 40 && far >= 80
+	isPolar := near >= 60 || reachesPole
 	if isPolar {
 		m.pole = math.Copysign(1, m.lat)
-		if all.East-all.West > 180 { // else the meridian in the middle points to the pole, up or down
+
+		// Otherwise the meridian in the middle points to the pole, up or down.
+		isWide := all.East-all.West > 180
+		if isWide {
 			m.lon = 0
 		}
 	} else {
@@ -151,7 +208,7 @@ func frameFor(cells []filesCell) mapFrame {
 	}
 
 	// Scale and move the map so that the cells fill it.
-	around := emptyRange() // in pixels of a degree; south is the top
+	around := emptyRange() // in pixels, one per degree; south is the top
 	for _, cell := range cells {
 		corners := []position{
 			{cell.West, cell.South},
@@ -165,7 +222,11 @@ func frameFor(cells []filesCell) mapFrame {
 	}
 	width := around.east - around.west
 	height := around.north - around.south
-	scale := 1 / max(height*margin/m.height, width*margin/m.width, 1e-7)
+	scale := 1 / max(
+		height*margin/m.height,
+		width*margin/m.width,
+		1e-7,
+	)
 	m.perLon *= scale
 	m.perLat *= scale
 	m.x = m.left + m.width/2 - (around.west+around.east)/2*scale
@@ -175,7 +236,13 @@ func frameFor(cells []filesCell) mapFrame {
 
 // worldFrame is the frame of the map of the world.
 func worldFrame() mapFrame {
-	const left, top, width, height = 800, 60, 240, 120
+	// The map in the picture, in pixels.
+	const (
+		left   = 800
+		top    = 60
+		width  = 240
+		height = 120
+	)
 	return mapFrame{
 		left:   left,
 		top:    top,
@@ -193,18 +260,36 @@ func (m mapFrame) at(lon, lat float64) (x, y float64) {
 	if m.pole != 0 {
 		sin, cos := math.Sincos((lon - m.lon) * math.Pi / 180)
 		r := (90 - m.pole*lat) * m.perLat
-		return m.x + r*sin, m.y + m.pole*r*cos
+		x = m.x + r*sin
+		y = m.y + m.pole*r*cos
+		return x, y
 	}
-	return m.x + (lon-m.lon)*m.perLon, m.y - (lat-m.lat)*m.perLat
+
+	x = m.x + (lon-m.lon)*m.perLon
+	y = m.y - (lat-m.lat)*m.perLat
+	return x, y
 }
 
 // place returns the longitude and latitude of a pixel: the inverse of at.
 func (m mapFrame) place(x, y float64) (lon, lat float64) {
 	if m.pole != 0 {
-		right, down := x-m.x, m.pole*(y-m.y)
-		return m.lon + math.Atan2(right, down)*180/math.Pi, m.pole * (90 - math.Hypot(right, down)/m.perLat)
+		right := x - m.x
+		down := m.pole * (y - m.y)
+		lon = m.lon + math.Atan2(right, down)*180/math.Pi
+		lat = m.pole * (90 - math.Hypot(right, down)/m.perLat)
+		return lon, lat
 	}
-	return m.lon + (x-m.x)/m.perLon, m.lat - (y-m.y)/m.perLat
+
+	lon = m.lon + (x-m.x)/m.perLon
+	lat = m.lat - (y-m.y)/m.perLat
+	return lon, lat
+}
+
+// along returns the position at a part of the way from one position to another.
+func along(from, to position, part float64) (lon, lat float64) {
+	lon = from[0] + (to[0]-from[0])*part
+	lat = from[1] + (to[1]-from[1])*part
+	return lon, lat
 }
 
 // shows reports whether a pixel lies in the map, or outside it by less than a margin.
@@ -217,13 +302,15 @@ func (m mapFrame) shows(x, y, margin float64) bool {
 // pixels returns the pixels of a line, every three degrees where a parallel is an arc.
 func (m mapFrame) pixels(line []position) (pixels []position) {
 	for i, to := range line {
-		from, steps := line[max(i-1, 0)], 1
+		from := line[max(i-1, 0)]
+		steps := 1
 		if m.pole != 0 {
 			steps = 1 + int(math.Abs(to[0]-from[0])/3)
 		}
+
 		for step := range steps {
 			part := float64(step+1) / float64(steps)
-			x, y := m.at(from[0]+(to[0]-from[0])*part, from[1]+(to[1]-from[1])*part)
+			x, y := m.at(along(from, to, part))
 			pixels = append(pixels, position{x, y})
 		}
 	}
@@ -233,23 +320,28 @@ func (m mapFrame) pixels(line []position) (pixels []position) {
 // pathOf returns the SVG path of a line of pixels.
 func pathOf(pixels []position) string {
 	var b strings.Builder
-	for i, p := range pixels {
-		fmt.Fprintf(&b, "%c%.1f %.1f", "ML"[min(i, 1)], p[0], p[1])
+	command := 'M' // move to the first pixel
+	for _, p := range pixels {
+		fmt.Fprintf(&b, "%c%.1f %.1f", command, p[0], p[1])
+		command = 'L' // a line to each other pixel
 	}
 	return b.String()
 }
 
 // mark returns the SVG path of a file: its outline, or a square in its middle if that is larger.
 func (m mapFrame) mark(file extent) (path string) {
-	const minMark = 4
+	const minMark = 4      // pixels
 	around := emptyRange() // in pixels; south is the top
+
 	for _, part := range file.footprint() {
 		ring := part[0]
+
+		// Turn the ring to longitudes near those of the map.
 		middle := 0.0
 		for _, p := range ring {
 			middle += p[0] / float64(len(ring))
 		}
-		for i := range ring { // longitudes near those of the map
+		for i := range ring {
 			ring[i][0] += 360 * math.Round((m.lon-middle)/360)
 		}
 
@@ -260,50 +352,68 @@ func (m mapFrame) mark(file extent) (path string) {
 		path += pathOf(pixels) + "z"
 	}
 
-	width := max(minMark, around.east-around.west)
-	height := max(minMark, around.north-around.south)
 	isLarge := min(around.east-around.west, around.north-around.south) >= minMark
 	if path == "" || isLarge {
 		return path
 	}
+
+	width := max(minMark, around.east-around.west)
+	height := max(minMark, around.north-around.south)
 	left := (around.west + around.east - width) / 2
 	top := (around.south + around.north - height) / 2
-	return fmt.Sprintf("M%.1f %.1fh%.1fv%.1fh%.1fz", left, top, width, height, -width)
+	return fmt.Sprintf(
+		"M%.1f %.1fh%.1fv%.1fh%.1fz",
+		left, top, width, height, -width,
+	)
 }
 
 // coastline returns the SVG path of the coast, without points closer than a pixel to the last one.
 func (m mapFrame) coastline() string {
 	const margin = 40 // pixels, longer than a step along the coast
 	var b strings.Builder
+
 	for line := range strings.Lines(coastlineCSV) {
 		if strings.HasPrefix(line, "#") {
 			continue
 		}
-		lon, lat := 0, 0 // in hundredths of a degree
-		lastX, lastY := math.Inf(1), math.Inf(1)
+
+		// In hundredths of a degree.
+		lon := 0
+		lat := 0
+
+		// The last point of the path; infinite if the next one begins a new line.
+		lastX := math.Inf(1)
+		lastY := math.Inf(1)
 
 		for point := range strings.FieldsSeq(line) {
+			// A point is the step from the one before. A test reads every point.
 			east, north, _ := strings.Cut(point, ",")
-			dx, _ := strconv.Atoi(east) // a test reads every point
+			dx, _ := strconv.Atoi(east)
 			dy, _ := strconv.Atoi(north)
 			lon += dx
 			lat += dy
+
 			eastward := math.Remainder(float64(lon)/100-m.lon, 360)
 			x, y := m.at(m.lon+eastward, float64(lat)/100)
+			if !m.shows(x, y, margin) {
+				lastX = math.Inf(1)
+				lastY = math.Inf(1)
+				continue
+			}
 
 			jump := math.Hypot(x-lastX, y-lastY)
-			switch {
-			case !m.shows(x, y, margin):
-				lastX, lastY = math.Inf(1), math.Inf(1)
+			if jump < 1 {
 				continue
-			case jump < 1:
-				continue
-			case jump > 100*m.perLat: // the first point, or across the map's edge
-				fmt.Fprintf(&b, "M%.1f %.1f", x, y)
-			default:
-				fmt.Fprintf(&b, "L%.1f %.1f", x, y)
 			}
-			lastX, lastY = x, y
+
+			// A long jump is the first point, or leads across the map's edge.
+			command := 'L'
+			if jump > 100*m.perLat {
+				command = 'M'
+			}
+			fmt.Fprintf(&b, "%c%.1f %.1f", command, x, y)
+			lastX = x
+			lastY = y
 		}
 	}
 	return b.String()
@@ -311,14 +421,21 @@ func (m mapFrame) coastline() string {
 
 // mapLine is a line of the graticule, or only a label. The label lies at X, Y.
 type mapLine struct {
-	Path, Label string
-	X, Y        float64
+	Path  string
+	Label string
+	X     float64
+	Y     float64
 }
 
 // degrees returns the label of an angle.
 func degrees(v float64, positive, negative string) string {
-	letter := map[int]string{-1: negative, 1: positive}[cmp.Compare(v, 0)]
-	return fmt.Sprintf("%.6g°%s", math.Abs(math.Round(v*1e7)/1e7), letter)
+	letters := map[int]string{
+		-1: negative,
+		1:  positive,
+	}
+	letter := letters[cmp.Compare(v, 0)] // none at 0°
+	rounded := math.Abs(math.Round(v*1e7) / 1e7)
+	return fmt.Sprintf("%.6g°%s", rounded, letter)
 }
 
 // steps returns about six round angles between two angles.
@@ -330,6 +447,7 @@ func steps(span, from, to float64) (at []float64) {
 			every = step
 		}
 	}
+
 	for i := math.Ceil(from / every); i*every <= to; i++ {
 		at = append(at, i*every)
 	}
@@ -343,6 +461,7 @@ func (m mapFrame) graticule(all mapBox) (lines []mapLine) {
 	east := m.lon + m.width/2/m.perLon
 	south := max(-90, m.lat-m.height/2/m.perLat)
 	north := min(90, m.lat+m.height/2/m.perLat)
+
 	if m.pole != 0 {
 		turn := max(all.East-all.West, 1e-6)
 		high := max(all.North-all.South, 1e-6)
@@ -357,17 +476,25 @@ func (m mapFrame) graticule(all mapBox) (lines []mapLine) {
 	draw := func(label string, from, to position, right, down float64) {
 		margin := 0.0
 		if m.pole != 0 { // the label lies inside the map, else beside it
-			margin, right, down = -22, 0, 4
+			margin = -22
+			right = 0
+			down = 4
 		}
+
 		const parts = 400
 		for i := range parts {
 			part := float64(i) / parts
-			x, y := m.at(from[0]+(to[0]-from[0])*part, from[1]+(to[1]-from[1])*part)
-			if m.shows(x, y, margin) {
-				path := pathOf(m.pixels([]position{from, to}))
-				lines = append(lines, mapLine{path, label, math.Round(x + right), math.Round(y + down)})
-				return
+			x, y := m.at(along(from, to, part))
+			if !m.shows(x, y, margin) {
+				continue
 			}
+			lines = append(lines, mapLine{
+				Path:  pathOf(m.pixels([]position{from, to})),
+				Label: label,
+				X:     math.Round(x + right),
+				Y:     math.Round(y + down),
+			})
+			return
 		}
 	}
 
@@ -380,7 +507,9 @@ func (m mapFrame) graticule(all mapBox) (lines []mapLine) {
 		draw(degrees(math.Remainder(lon, 360), "E", "W"), from, to, 0, 16)
 	}
 	for _, lat := range steps(north-south, south, north) {
-		draw(degrees(lat, "N", "S"), position{west, lat}, position{east, lat}, -26, 4)
+		from := position{west, lat}
+		to := position{east, lat}
+		draw(degrees(lat, "N", "S"), from, to, -26, 4)
 	}
 	return lines
 }
@@ -388,10 +517,11 @@ func (m mapFrame) graticule(all mapBox) (lines []mapLine) {
 // scaleBar returns the SVG path of a bar of a round length, and its label. The length holds in the
 // middle of the map, or along meridians of a polar one.
 func (m mapFrame) scaleBar(all mapBox) (path, label string) {
-	metre := m.perLat / metresPerDegree
-	length := math.Pow(10, math.Floor(math.Log10(160/metre)))
+	const maxLength = 160               // pixels
+	metre := m.perLat / metresPerDegree // pixels
+	length := math.Pow(10, math.Floor(math.Log10(maxLength/metre)))
 	for _, factor := range [...]float64{5, 2} {
-		if length*factor*metre <= 160 {
+		if length*factor*metre <= maxLength {
 			length *= factor
 			break
 		}
@@ -404,5 +534,9 @@ func (m mapFrame) scaleBar(all mapBox) (path, label string) {
 	if m.pole == 0 && all.North-all.South > 5 {
 		label += " at " + degrees(math.Round(m.lat), "N", "S")
 	}
-	return fmt.Sprintf("M%.0f %.0fv6h%.1fv-6", m.left+14, m.top+m.height-40, length*metre), label
+
+	left := m.left + 14
+	top := m.top + m.height - 40
+	path = fmt.Sprintf("M%.0f %.0fv6h%.1fv-6", left, top, length*metre)
+	return path, label
 }
