@@ -142,7 +142,7 @@ func pruneAuditCommand(ctx context.Context, o invocation, ring *keyring) error {
 }
 
 // pruneAudit deletes the rows before a time, with their seals. The newest of these seals stays as a
-// checkpoint, at which verifyAudit begins. It returns how many rows it deleted.
+// checkpoint, where the check of the log begins. It returns how many rows it deleted.
 func pruneAudit(
 	ctx context.Context,
 	db *pgxpool.Pool,

@@ -244,7 +244,8 @@ func (o invocation) restore(ctx context.Context, db *pgxpool.Pool) error {
 
 	// The prepared statements of the old connections are for the dropped tables.
 	db.Reset()
-	if err := migrate(ctx, db, o.log); err != nil {
+	err = migrate(ctx, db, o.log)
+	if err != nil {
 		return err
 	}
 

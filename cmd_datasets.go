@@ -188,7 +188,7 @@ func newestAnalysisOf(ctx context.Context, q querier, d dataset) (a analysis, er
 	return a, err
 }
 
-// awaitAnalysis waits for the end of an analysis, and prints the counts and the sum of the report.
+// awaitAnalysis waits for the end of an analysis, and prints its counts and the summary of the report.
 func (o invocation) awaitAnalysis(ctx context.Context, d dataset, id int64) error {
 	a, err := getAnalysis(ctx, o.db, d.ID, id)
 	for err == nil && a.FinishedAt == nil {
@@ -328,7 +328,8 @@ func reportCommand(ctx context.Context, o invocation) error {
 
 	out := bufio.NewWriter(o.stdout)
 	report.print(out)
-	if err := out.Flush(); err != nil {
+	err = out.Flush()
+	if err != nil {
 		return err
 	}
 

@@ -20,7 +20,7 @@ type command struct {
 	help string
 }
 
-// action is what a command does.
+// action runs a command.
 type action func(ctx context.Context, o invocation) error
 
 // need is a precondition of a command. Each includes those before it.
@@ -490,7 +490,7 @@ func helpCommand(_ context.Context, o invocation) error {
 	return nil
 }
 
-// print writes the command with its arguments, and from column 35 on what it does.
+// print writes the command with its arguments, and its help from column 35 on.
 func (c command) print(w io.Writer) {
 	const column = 35
 	const width = 80

@@ -101,7 +101,8 @@ func runPackaged(ctx context.Context, dir string, args, env []string) error {
 	if err != nil {
 		return err
 	}
-	if err := becomeUser(account); err != nil {
+	err = becomeUser(account)
+	if err != nil {
 		return fmt.Errorf("become user %s: %w", account.name, err)
 	}
 
@@ -252,7 +253,7 @@ func isTerminal(stream any) bool {
 	return err == nil && !os.SameFile(info, null)
 }
 
-// options are what a service has besides its settings. Tests change them.
+// options are the properties of a service that no setting changes. Tests change them.
 type options struct {
 	tuning
 	started func(*server) // gets the service before it serves
@@ -356,14 +357,16 @@ func serve(
 		if err != nil {
 			return err
 		}
-		if err := auditKeys(ctx, d.pool, keys); err != nil {
+		err = auditKeys(ctx, d.pool, keys)
+		if err != nil {
 			return err
 		}
 		err = noteInstance(ctx, d.probes, o.instance, keys, o.leaseTTL)
 		if err != nil {
 			return err
 		}
-		if err := s.accounts.ensureAdministrator(ctx); err != nil {
+		err = s.accounts.ensureAdministrator(ctx)
+		if err != nil {
 			return err
 		}
 
@@ -439,7 +442,6 @@ func (s *server) run(ctx context.Context, socket net.Listener, stdout io.Writer)
 	background.Go(func() { s.core.database.watch(working, s.core.log) })
 	background.Go(func() { s.operations.keepLease(working) })
 	background.Go(func() { s.operations.runMaintenance(working) })
-
 	// The watchdog ends before the others: a service that stops answers no request.
 	background.Go(func() { s.operations.keepWatchdog(ctx, listener.Addr()) })
 
@@ -452,8 +454,7 @@ func (s *server) run(ctx context.Context, socket net.Listener, stdout io.Writer)
 	served := make(chan error, 1)
 	go func() { served <- serve(listener) }()
 	s.operations.notify("READY=1")
-	fmt.Fprintf(stdout, "cairn: listening on %s://%s\n",
-		s.core.scheme(), listener.Addr())
+	fmt.Fprintf(stdout, "cairn: listening on %s://%s\n", s.core.scheme(), listener.Addr())
 
 	var err error
 	select {

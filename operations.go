@@ -101,7 +101,7 @@ func (o *operations) warnOfExposure(address net.Addr) {
 }
 
 // keepLease renews this instance's lease until ctx ends. It also reloads the key file. It never
-// does both at a time, so no heartbeat after a reload tells of the former keys.
+// does both at a time, so no heartbeat after a reload names the former keys.
 func (o *operations) keepLease(ctx context.Context) {
 	heartbeat := func(ctx context.Context) error {
 		keys := o.core.keys.Load()

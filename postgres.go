@@ -89,7 +89,7 @@ func lockStateDir(stateDir string) (*os.File, error) {
 }
 
 // unlockStateDir ends the lock of lockStateDir. A program that is being started has a copy of the
-// open file for a moment, so to close the file alone may leave it locked.
+// open file for a moment, so closing the file alone may leave it locked.
 func unlockStateDir(lock *os.File) error {
 	err := syscall.Flock(int(lock.Fd()), syscall.LOCK_UN)
 	return errors.Join(err, lock.Close())
@@ -182,7 +182,8 @@ func (p *privatePostgres) bringUp(ctx context.Context) error {
 	}
 	defer serverLog.Close()
 
-	if err := p.awaitUnused(ctx, data, dir, serverLog); err != nil {
+	err = p.awaitUnused(ctx, data, dir, serverLog)
+	if err != nil {
 		return err
 	}
 
@@ -192,7 +193,8 @@ func (p *privatePostgres) bringUp(ctx context.Context) error {
 		folder.RemoveAll(name)
 	}
 
-	if err := p.launch(data, serverLog); err != nil {
+	err = p.launch(data, serverLog)
+	if err != nil {
 		return err
 	}
 	return p.awaitAnswer(ctx, dir, serverLog)
