@@ -196,7 +196,8 @@ func pruneAudit(
 			return err
 		}
 		checkpoint := k.checkpointMAC(newest.Seq, newest.MAC)
-		removed, err = execute(ctx, tx, "remove audit rows", remove, newest.Seq, k.id, checkpoint)
+		removed, err = execute(ctx, tx, "remove audit rows", remove,
+			newest.Seq, k.id, checkpoint)
 		if err != nil {
 			return err
 		}

@@ -321,6 +321,7 @@ func listLiving(ctx context.Context, q querier) ([]living, error) {
 		JOIN users u ON u.id = t.user_id
 		WHERE t.expires_at > now() AND u.status = 'active'
 		ORDER BY what DESC, name`
+
 	return collect[living](ctx, q, "list active users and tokens", query)
 }
 

@@ -120,6 +120,7 @@ func listDatasetsCommand(ctx context.Context, o invocation) error {
 	if err != nil {
 		return err
 	}
+
 	for _, d := range datasets {
 		a, err := newestAnalysisOf(ctx, o.db, d)
 		state := cmp.Or(a.State, "never analysed")
@@ -162,7 +163,8 @@ func (o invocation) analyze(ctx context.Context, d dataset, wait bool) error {
 	}
 	lacksForce := force && !a.Force
 	if isRunning && lacksForce {
-		return fmt.Errorf("analysis %d of %s is running already, without --force", a.ID, d.Name)
+		return fmt.Errorf("analysis %d of %s is running already, without --force",
+			a.ID, d.Name)
 	}
 	if !wait {
 		return o.print(nil, nil, "analysis %d of %s queued", a.ID, d.Name)
@@ -199,7 +201,8 @@ func (o invocation) awaitAnalysis(ctx context.Context, d dataset, id int64) erro
 	o.showProgress("")
 
 	if ctx.Err() != nil {
-		return fmt.Errorf("analysis %d of %s goes on: see cairn dataset list", id, d.Name)
+		return fmt.Errorf("analysis %d of %s goes on: see cairn dataset list",
+			id, d.Name)
 	}
 	if err != nil {
 		return err
@@ -355,7 +358,8 @@ func compareCommand(ctx context.Context, o invocation) error {
 	}
 
 	if found[0].ID == found[1].ID {
-		return fmt.Errorf("%s and %s are the same dataset", o.names[0], o.names[1])
+		return fmt.Errorf("%s and %s are the same dataset",
+			o.names[0], o.names[1])
 	}
 
 	compared := comparison{

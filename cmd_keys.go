@@ -69,6 +69,7 @@ func listKeysCommand(_ context.Context, o invocation, ring *keyring) error {
 			"fingerprint": k.fingerprint,
 			"does":        does,
 		}
+
 		err := o.print(nil, line, "%s\t%s\t%s",
 			k.id, k.fingerprint, does)
 		if err != nil {

@@ -183,7 +183,8 @@ func revokeTokenCommand(ctx context.Context, o invocation) error {
 	username := o.names[0]
 	name := o.names[1]
 	revoke := func(ctx context.Context, tx pgx.Tx, by actor, u user) error {
-		id, err := scalar[*string](ctx, tx, "find API token", query, u.ID, name)
+		id, err := scalar[*string](ctx, tx, "find API token", query,
+			u.ID, name)
 		if err != nil {
 			return err
 		}

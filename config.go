@@ -400,6 +400,7 @@ func (c config) checkSecretsOutsideRoots() error {
 		c.keysPath(),
 		cmp.Or(c.tlsKey, c.stateDir),
 	}
+
 	for _, root := range c.datasetRoots {
 		for _, secret := range secrets {
 			below, err := filepath.Rel(resolve(root), resolve(secret))

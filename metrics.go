@@ -83,7 +83,8 @@ func (o *operations) getMetrics(w http.ResponseWriter, r *http.Request) error {
 		SELECT count(*)
 		FROM audit_log
 		WHERE target = 'audit' AND action = 'audit.break_found'`
-	breaks, err := scalar[int](r.Context(), o.core.db, "count audit breaks", auditBreaks)
+	breaks, err := scalar[int](r.Context(), o.core.db,
+		"count audit breaks", auditBreaks)
 	if err != nil {
 		return err
 	}

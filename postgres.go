@@ -559,6 +559,7 @@ func (a serverAccount) command(ctx context.Context, dir, program string, argumen
 		"LC_ALL=C",
 		"TZ=UTC",
 	}
+
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Setpgid:    true,
 		Credential: a.credential,
