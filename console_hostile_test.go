@@ -151,7 +151,8 @@ func TestMapPage(t *testing.T) {
 	root := ts.signIn("root", "all")
 	root.analyze(root.must(201, "POST", "/api/v1/datasets", map[string]string{"name": "set", "path": "set"}).header.Get("Location"), nil)
 	b := ts.browse("root")
-	whole := b.shows(200, "GET", "/datasets/1", "", "coverage.svg?bbox=7.0000000%2c46.0000000%2c10.0000000%2c46.7500000")
+	whole := b.shows(200, "GET", "/datasets/1",
+		"", "coverage.svg?bbox=7.0000000%2c46.0000000%2c10.0000000%2c46.7500000")
 	if strings.Contains(whole, "t1.tif") {
 		t.Error("files are listed without a click")
 	}

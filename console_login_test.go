@@ -19,7 +19,9 @@ func TestFirstLogin(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil, "CAIRN_PASSWORD_MIN=9")
 	b := &browser{client: ts.client()}
-	b.shows(200, "GET", "/login", "", "<code>first-admin-token</code>", `<a href="/set-password">`, `<a href="/register">Create an account</a>`)
+	b.shows(200, "GET", "/login",
+		"", "<code>first-admin-token</code>", `<a href="/set-password">`,
+		`<a href="/register">Create an account</a>`)
 	b.shows(200, "GET", "/register", "", "At least 9 characters.")
 	b.shows(200, "GET", "/set-password", "", "At least 9 characters.")
 	ts.addUser("ada", datasetRead)
@@ -40,7 +42,9 @@ func TestBrowserSession(t *testing.T) {
 	}
 
 	b.shows(200, "GET", "/login?next=%2Finbox%3Funread%3Dtrue", "", `value="/inbox?unread=true"`)
-	refused := b.shows(401, "POST", "/login", "username=ada&password=wrong&next=/inbox", `value="ada"`, `value="/inbox"`, "password is wrong")
+	refused := b.shows(401, "POST", "/login",
+		"username=ada&password=wrong&next=/inbox", `value="ada"`, `value="/inbox"`,
+		"password is wrong")
 	if strings.Contains(refused, `"wrong"`) || b.cookie != "" {
 		t.Errorf("%s %s", b.cookie, refused)
 	}
@@ -56,7 +60,8 @@ func TestBrowserSession(t *testing.T) {
 
 	// A proxy asks about a form of a page on a sibling host, with which a browser sends the cookie.
 	b.must(204, "GET", verifyPath, nil, "Cookie: "+b.cookie, "X-Original-Method: POST", "Sec-Fetch-Site: same-origin")
-	b.refused(403, "cross_origin", "GET", verifyPath, nil, "Cookie: "+b.cookie, "X-Original-Method: POST", "Sec-Fetch-Site: same-site")
+	b.refused(403, "cross_origin", "GET", verifyPath,
+		nil, "Cookie: "+b.cookie, "X-Original-Method: POST", "Sec-Fetch-Site: same-site")
 	b.refused(403, "cross_origin", "GET", verifyPath, nil, "Cookie: "+b.cookie, "Sec-Fetch-Site: same-site") // of any method
 	b.must(204, "GET", verifyPath, nil, "Cookie: "+b.cookie, "X-Original-Method: GET", "Sec-Fetch-Site: same-site")
 
@@ -173,10 +178,32 @@ func TestSafeNext(t *testing.T) {
 	t.Parallel()
 	const base = "https://cairn.example.org"
 	for next, want := range map[string]string{
-		"": "/", "/": "/", "/inbox": "/inbox", "/a?b=//c": "/a?b=//c", base + "/x?y=1": "/x?y=1", "/a/../b": "/a/../b",
-		base: "/", base + ".evil.example/": "/", base + "//evil.example": "/", base + "@evil.example/": "/", "https://evil.example/": "/", "//evil.example": "/",
-		"///evil.example": "/", `/\evil.example`: "/", `\/evil.example`: "/", "/\t/evil.example": "/", "/\n/evil.example": "/", "/\u2028/x": "/", "http:/x": "/",
-		"javascript:alert(1)": "/", " /x": "/", "inbox": "/", "?x": "/", "/%zz": "/", "https:///evil.example": "/", "/\x00": "/",
+		"":                      "/",
+		"/":                     "/",
+		"/inbox":                "/inbox",
+		"/a?b=//c":              "/a?b=//c",
+		base + "/x?y=1":         "/x?y=1",
+		"/a/../b":               "/a/../b",
+		base:                    "/",
+		base + ".evil.example/": "/",
+		base + "//evil.example": "/",
+		base + "@evil.example/": "/",
+		"https://evil.example/": "/",
+		"//evil.example":        "/",
+		"///evil.example":       "/",
+		`/\evil.example`:        "/",
+		`\/evil.example`:        "/",
+		"/\t/evil.example":      "/",
+		"/\n/evil.example":      "/",
+		"/\u2028/x":             "/",
+		"http:/x":               "/",
+		"javascript:alert(1)":   "/",
+		" /x":                   "/",
+		"inbox":                 "/",
+		"?x":                    "/",
+		"/%zz":                  "/",
+		"https:///evil.example": "/",
+		"/\x00":                 "/",
 	} {
 		if got := safeNext(next, base); got != want {
 			t.Errorf("%q leads to %q, want %q", next, got, want)
@@ -225,16 +252,22 @@ func TestTOTPPages(t *testing.T) {
 
 	b.goes("/inbox", "/login", second+"&otp="+phone.code(0))
 	b.shows(403, "POST", "/account/totp/end", "current_password="+testPassword, "Type the code that your app shows")
-	b.shows(200, "GET", "/account", "", `id="f-account-tokens-otp"`, `id="f-account-email-otp"`, `id="f-account-password-otp"`)
-	b.shows(403, "POST", "/account/tokens", "name=x&permissions=dataset.read&current_password="+testPassword+"&otp=", "Type the code that your app shows", `value="x"`)
-	b.shows(200, "POST", "/account/tokens", "name=x&permissions=dataset.read&current_password="+testPassword+"&otp="+recovery[2][1], "cairn_pat_")
+	b.shows(200, "GET", "/account",
+		"", `id="f-account-tokens-otp"`, `id="f-account-email-otp"`, `id="f-account-password-otp"`)
+	b.shows(403, "POST", "/account/tokens",
+		"name=x&permissions=dataset.read&current_password="+testPassword+"&otp=",
+		"Type the code that your app shows", `value="x"`)
+	b.shows(200, "POST", "/account/tokens",
+		"name=x&permissions=dataset.read&current_password="+testPassword+"&otp="+recovery[2][1],
+		"cairn_pat_")
 	b.goes("/account/totp?done=ended", "/account/totp/end", "otp="+recovery[0][1]+"&current_password="+testPassword)
 	b.shows(200, "GET", "/account", "", "You have none.")
 
 	// The holders of a role that requires it may only do what everybody may.
 	admin := ts.browse("root")
 	role := fmt.Sprintf("/roles/%.0f/second-factor", root.must(200, "GET", "/api/v1/roles?name=only-ada", nil).items()[0]["id"])
-	admin.goes("/roles?done=saved", role, "requires_second_factor=true&tag="+tagOn(t, admin.shows(200, "GET", "/roles", ""), role))
+	admin.goes("/roles?done=saved", role,
+		"requires_second_factor=true&tag="+tagOn(t, admin.shows(200, "GET", "/roles", ""), role))
 	b.shows(403, "GET", "/datasets", "", "second factor")
 	b.shows(200, "GET", "/account", "", "Set one up")
 }
@@ -275,7 +308,9 @@ func TestSecondStep(t *testing.T) {
 	b.cookie = ""
 	first := func(name string) string {
 		t.Helper()
-		shown := b.shows(200, "POST", "/login", "username="+name+"&otp="+phone.code(0)+"&password="+testPassword, "Code that your app shows")
+		shown := b.shows(200, "POST", "/login",
+			"username="+name+"&otp="+phone.code(0)+"&password="+testPassword,
+			"Code that your app shows")
 		if strings.Contains(shown, testPassword) || strings.Contains(shown, `type="password"`) {
 			t.Errorf("the page has the password:\n%s", shown)
 		}
@@ -304,7 +339,8 @@ func TestSecondStep(t *testing.T) {
 		t.Errorf("%d forged proofs in the audit log", n)
 	}
 
-	b.refused(400, "unknown_field", "POST", loginPath, map[string]string{"username": "ada", "proof": proof, "otp": phone.code(0)})
+	b.refused(400, "unknown_field", "POST", loginPath,
+		map[string]string{"username": "ada", "proof": proof, "otp": phone.code(0)})
 
 	// Without a code, or with a wrong one, the page asks again, and the proof lasts no longer. Wrong codes count.
 	ts.exec(`DELETE FROM throttles`)

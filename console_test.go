@@ -34,23 +34,27 @@ func (m *matrix) headers(rt route) []string {
 // pageTarget is target for a page: its objects are those of the API's route of the same kind.
 func (m *matrix) pageTarget(rt route) (path string, body any) {
 	m.t.Helper()
-	inner, end := "/api/v1"+strings.Replace(rt.path, "/account/", "/auth/", 1), ""
+	inner := "/api/v1" + strings.Replace(rt.path, "/account/", "/auth/", 1)
+	end := ""
 	if strings.HasPrefix(rt.path, "/account/") {
 		if before, ok := strings.CutSuffix(inner, "{id}/end"); ok {
-			inner, end = before+"{id}", "/end"
+			inner = before + "{id}"
+			end = "/end"
 		}
 	}
 
 	inner = strings.Replace(inner, "/console/{file}", "/console/style.css", 1)
 	method := rt.method
 	if rt.path == "/account/totp/end" {
-		method, inner = "DELETE", totpPath
+		method = "DELETE"
+		inner = totpPath
 	}
 
 	path, body = m.target(route{method: method, path: inner})
 	if method == "DELETE" {
 		path += "/end"
 	}
+
 	if strings.HasPrefix(rt.path, "/account/totp") && rt.method == "POST" {
 		values := url.Values{}
 		for name, value := range body.(map[string]string) {
@@ -61,6 +65,7 @@ func (m *matrix) pageTarget(rt route) (path string, body any) {
 
 	path = strings.Replace(strings.TrimPrefix(path, "/api/v1"), "/auth/", "/account/", 1) + end
 	path = strings.Replace(path, "/{$}", "/", 1)
+
 	name := fmt.Sprint("page", m.fresh)
 	return path, formOf(map[string]string{
 		"POST /login":                  "username=none&password=" + testPassword,
@@ -213,7 +218,11 @@ func TestUnknownPath(t *testing.T) {
 	ts := startServer(t, nil)
 	ts.addUser("ada", datasetRead)
 	b := ts.browse("ada")
-	if page := b.shows(404, "GET", "/nothing", "", `<a href="/account">ada</a>`, `<a href="/datasets">Datasets</a>`, "<p>There is no such page.</p>"); strings.Contains(page, "Sign in") {
+	page := b.shows(404, "GET", "/nothing", "",
+		`<a href="/account">ada</a>`,
+		`<a href="/datasets">Datasets</a>`,
+		"<p>There is no such page.</p>")
+	if strings.Contains(page, "Sign in") {
 		t.Error("the page asks a reader who is signed in to sign in")
 	}
 	stranger := &browser{client: ts.client(), cookie: b.cookie + "x"}
@@ -251,13 +260,30 @@ func TestDatasetPageWords(t *testing.T) {
 // TestThreeDigits: sizes of pixels and files have no exponents.
 func TestThreeDigits(t *testing.T) {
 	t.Parallel()
-	for n, want := range map[int64]string{0: "0 B", 999: "999 B", 1500: "1.5 kB", 99_960: "100 kB", 999_499: "999 kB", 999_500: "1 MB", 999_600: "1 MB", 999_600_000: "1 GB", 123_456_789: "123 MB"} {
+	for n, want := range map[int64]string{
+		0:           "0 B",
+		999:         "999 B",
+		1500:        "1.5 kB",
+		99_960:      "100 kB",
+		999_499:     "999 kB",
+		999_500:     "1 MB",
+		999_600:     "1 MB",
+		999_600_000: "1 GB",
+		123_456_789: "123 MB",
+	} {
 		if got := sizeText(n); got != want {
 			t.Errorf("%d bytes: %s, want %s", n, got, want)
 		}
 	}
 
-	for metres, want := range map[float64]string{0.5: "0.5 m", 30.87: "30.9 m", 99.96: "100 m", 999.7: "1000 m", 3850.4: "3850 m", 111_319.5: "111320 m"} {
+	for metres, want := range map[float64]string{
+		0.5:       "0.5 m",
+		30.87:     "30.9 m",
+		99.96:     "100 m",
+		999.7:     "1000 m",
+		3850.4:    "3850 m",
+		111_319.5: "111320 m",
+	} {
 		var b strings.Builder
 		page := template.Must(template.Must(parsePages(8).Clone()).New("pixel").Parse("{{metres .}}"))
 		if err := page.Execute(&b, metres); err != nil || b.String() != want {
@@ -280,7 +306,8 @@ func TestAnalysisPage(t *testing.T) {
 	b.shows(200, "GET", "/datasets/1?done=added", "", "The dataset is registered. Start an analysis to read its files.")
 	root.analyze("/api/v1/datasets/1", nil)
 	root.analyze("/api/v1/datasets/1", nil)
-	first := b.shows(200, "GET", "/datasets/1/analyses/1?done=started", "", "succeeded", `<span class="tag">added</span> a.tif`)
+	first := b.shows(200, "GET", "/datasets/1/analyses/1?done=started",
+		"", "succeeded", `<span class="tag">added</span> a.tif`)
 	second := b.shows(200, "GET", "/datasets/1/analyses/2?done=started", "", "succeeded", "No files changed.")
 	if strings.Contains(first+second, "has been queued") {
 		t.Error("an analysis that has finished is said to be queued")
@@ -335,17 +362,58 @@ func TestFailedSecondLogin(t *testing.T) {
 // injections returns texts that a page must show as text and nothing else.
 func injections() []string {
 	return []string{
-		`<script>alert(1)</script>`, `</script><script>alert(1)</script>`, `<img src=x onerror=alert(1)>`, `"><img src=x onerror=alert(1)>`,
-		`'><svg onload=alert(1)>`, `" onfocus="alert(1)" autofocus="`, `' onfocus='alert(1)' autofocus='`, "` onfocus=`alert(1)` autofocus=`",
-		` onmouseover=alert(1) `, `javascript:alert(1)`, `JaVaScRiPt:alert(1)`, "java\tscript:alert(1)", `data:text/html,<script>alert(1)</script>`,
-		`vbscript:msgbox(1)`, `</textarea><script>alert(1)</script>`, `</title><script>alert(1)</script>`, `</style><script>alert(1)</script>`,
-		`</option></select><script>alert(1)</script>`, `--><script>alert(1)</script>`, `<!--`, `<!--><img src=x onerror=alert(1)>`, `]]><script>alert(1)</script>`,
-		`<![CDATA[<script>alert(1)</script>]]>`, `<?xml version="1.0"?>`, `&lt;script&gt;alert(1)&lt;/script&gt;`, `&#60;script&#62;alert(1)`, `&quot;&gt;&lt;b&gt;`,
-		`&amp;lt;b&amp;gt;`, `{{.User}}`, `{{template "top" .}}`, `${alert(1)}`, `#{7*7}`, `<%= 7*7 %>`, `{% raw %}`, `\"><b>`, `\u003cb\u003e`, `\x3cb\x3e`, `%3Cscript%3E`,
-		`<iframe srcdoc="<script>alert(1)</script>">`, `<base href="//evil.example/">`, `<meta http-equiv=refresh content="0;url=//evil.example">`,
-		`<form action=//evil.example><button>`, `<link rel=stylesheet href=//evil.example>`, `<math><mtext></form><form>`, `<svg><animate onbegin=alert(1)>`,
-		`<details open ontoggle=alert(1)>`, `<template><script>alert(1)</script></template>`, `<noscript><p title="</noscript><img src=x onerror=alert(1)>">`,
-		"<a href=\u2028javascript:alert(1)>", `//evil.example/%2f..`, `<plaintext>`, `</main></body></html>`,
+		`<script>alert(1)</script>`,
+		`</script><script>alert(1)</script>`,
+		`<img src=x onerror=alert(1)>`,
+		`"><img src=x onerror=alert(1)>`,
+		`'><svg onload=alert(1)>`,
+		`" onfocus="alert(1)" autofocus="`,
+		`' onfocus='alert(1)' autofocus='`,
+		"` onfocus=`alert(1)` autofocus=`",
+		` onmouseover=alert(1) `,
+		`javascript:alert(1)`,
+		`JaVaScRiPt:alert(1)`,
+		"java\tscript:alert(1)",
+		`data:text/html,<script>alert(1)</script>`,
+		`vbscript:msgbox(1)`,
+		`</textarea><script>alert(1)</script>`,
+		`</title><script>alert(1)</script>`,
+		`</style><script>alert(1)</script>`,
+		`</option></select><script>alert(1)</script>`,
+		`--><script>alert(1)</script>`,
+		`<!--`,
+		`<!--><img src=x onerror=alert(1)>`,
+		`]]><script>alert(1)</script>`,
+		`<![CDATA[<script>alert(1)</script>]]>`,
+		`<?xml version="1.0"?>`,
+		`&lt;script&gt;alert(1)&lt;/script&gt;`,
+		`&#60;script&#62;alert(1)`,
+		`&quot;&gt;&lt;b&gt;`,
+		`&amp;lt;b&amp;gt;`,
+		`{{.User}}`,
+		`{{template "top" .}}`,
+		`${alert(1)}`,
+		`#{7*7}`,
+		`<%= 7*7 %>`,
+		`{% raw %}`,
+		`\"><b>`,
+		`\u003cb\u003e`,
+		`\x3cb\x3e`,
+		`%3Cscript%3E`,
+		`<iframe srcdoc="<script>alert(1)</script>">`,
+		`<base href="//evil.example/">`,
+		`<meta http-equiv=refresh content="0;url=//evil.example">`,
+		`<form action=//evil.example><button>`,
+		`<link rel=stylesheet href=//evil.example>`,
+		`<math><mtext></form><form>`,
+		`<svg><animate onbegin=alert(1)>`,
+		`<details open ontoggle=alert(1)>`,
+		`<template><script>alert(1)</script></template>`,
+		`<noscript><p title="</noscript><img src=x onerror=alert(1)>">`,
+		"<a href=\u2028javascript:alert(1)>",
+		`//evil.example/%2f..`,
+		`<plaintext>`,
+		`</main></body></html>`,
 	}
 }
 
@@ -354,7 +422,11 @@ func injections() []string {
 func skeleton(t *testing.T, page string) string {
 	t.Helper()
 	d := xml.NewDecoder(strings.NewReader(strings.TrimPrefix(page, "<!doctype html>")))
-	d.Strict, d.AutoClose, d.Entity = false, xml.HTMLAutoClose, xml.HTMLEntity
+	d.Strict = false
+	d.AutoClose = xml.HTMLAutoClose
+	d.Entity = xml.HTMLEntity
+
+	unsafe := regexp.MustCompile(`(?i)^\s*(javascript|data|vbscript):|^//`)
 	var b strings.Builder
 
 	for {
@@ -365,18 +437,22 @@ func skeleton(t *testing.T, page string) string {
 		if err != nil {
 			t.Fatalf("%v in\n%s", err, page)
 		}
+
 		switch token := token.(type) {
 		case xml.StartElement:
 			fmt.Fprintf(&b, "<%s", token.Name.Local)
 			for _, attr := range token.Attr {
 				fmt.Fprintf(&b, " %s", attr.Name.Local)
-				if unsafe := regexp.MustCompile(`(?i)^\s*(javascript|data|vbscript):|^//`); slices.Contains([]string{"href", "src", "action"}, attr.Name.Local) && unsafe.MatchString(attr.Value) {
+				isAddress := slices.Contains([]string{"href", "src", "action"}, attr.Name.Local)
+				if isAddress && unsafe.MatchString(attr.Value) {
 					t.Errorf("%s=%q", attr.Name.Local, attr.Value)
 				}
 			}
 			b.WriteString(">\n")
+
 		case xml.EndElement:
 			fmt.Fprintf(&b, "</%s>\n", token.Name.Local)
+
 		case xml.Comment, xml.ProcInst, xml.Directive:
 			t.Errorf("%T in\n%s", token, page)
 		}
@@ -404,15 +480,39 @@ func TestInjection(t *testing.T) {
 		/datasets/1?point=7.1,45.9 /datasets/1/files /datasets/1/analyses/1 /datasets/1/report`)
 
 	forms := map[string]string{
-		"/login": "username=@&password=@&next=@", "/login?": "username=@&proof=@&otp=@&next=@", "/set-password": "token=@&new_password=@", "/messages/preview": "title=@&body=@&severity=@&publish_at=@&expires_at=@&roles=@",
-		"/messages/1": "tag=@&title=@&body=@", "/users": "username=@&email=@&display_name=@&roles=@", "/users/" + id: "tag=@&email=@&status=@&display_name=@",
-		"/users/" + id + "/roles": "roles=@", "/roles": "name=@&description=@&permissions=@", "/permissions": "name=@&meaning=@", "/datasets": "name=@&path=@&description=@",
-		"/account/tokens": "name=@&permissions=@&expires_at=@&current_password=@", "/datasets/1/accepted": "code=@&path=@&note=@", "/account/email": "email=@&current_password=@", "/account/totp/confirm": "otp=@&uri=@&secret=@",
+		"/login":                  "username=@&password=@&next=@",
+		"/login?":                 "username=@&proof=@&otp=@&next=@",
+		"/set-password":           "token=@&new_password=@",
+		"/messages/preview":       "title=@&body=@&severity=@&publish_at=@&expires_at=@&roles=@",
+		"/messages/1":             "tag=@&title=@&body=@",
+		"/users":                  "username=@&email=@&display_name=@&roles=@",
+		"/users/" + id:            "tag=@&email=@&status=@&display_name=@",
+		"/users/" + id + "/roles": "roles=@",
+		"/roles":                  "name=@&description=@&permissions=@",
+		"/permissions":            "name=@&meaning=@",
+		"/datasets":               "name=@&path=@&description=@",
+		"/account/tokens":         "name=@&permissions=@&expires_at=@&current_password=@",
+		"/datasets/1/accepted":    "code=@&path=@&note=@",
+		"/account/email":          "email=@&current_password=@",
+		"/account/totp/confirm":   "otp=@&uri=@&secret=@",
 	}
 
-	queries := []string{"/login?next=@", "/users?q=@&role=root", "/audit?actor=@&target=@&request_id=@", "/audit?request_id=@", "/datasets/1/files?q=@&path=@", "/inbox?@=1", "/datasets/1?bbox=@", "/inbox?cursor=@", "/datasets/1?point=@", "/@"}
+	queries := []string{
+		"/login?next=@",
+		"/users?q=@&role=root",
+		"/audit?actor=@&target=@&request_id=@",
+		"/audit?request_id=@",
+		"/datasets/1/files?q=@&path=@",
+		"/inbox?@=1",
+		"/datasets/1?bbox=@",
+		"/inbox?cursor=@",
+		"/datasets/1?point=@",
+		"/@",
+	}
+
+	// The elements of harmless pages are known, and those that say what is wrong with a field.
 	var base []string
-	known := map[string]bool{"<p class id>": true, "<fieldset class aria-describedby>": true} // with what is wrong
+	known := map[string]bool{"<p class id>": true, "<fieldset class aria-describedby>": true}
 	for _, attrs := range []string{"", " autocomplete"} {
 		for _, required := range []string{"", " required"} {
 			known["<input id type name value"+attrs+required+" aria-invalid aria-describedby>"] = true
@@ -425,6 +525,7 @@ func TestInjection(t *testing.T) {
 
 	for i, text := range append([]string{"harmless"}, injections()...) {
 		plant(ts, text)
+
 		var got []string
 		see := func(a answer) {
 			if a.status >= 500 {
@@ -432,6 +533,7 @@ func TestInjection(t *testing.T) {
 			}
 			got = append(got, fmt.Sprint(a.header.Get("Content-Type"), "\n", skeleton(t, string(a.body))))
 		}
+
 		for _, path := range pages {
 			see(b.page("GET", path, ""))
 		}
@@ -446,12 +548,14 @@ func TestInjection(t *testing.T) {
 		for _, path := range queries {
 			see(b.page("GET", strings.ReplaceAll(path, "@", url.QueryEscape(text)), ""))
 		}
+
 		if i == 0 {
 			base = got
 			for line := range strings.Lines(strings.Join(base, "")) {
 				known[strings.TrimSpace(line)] = true
 			}
 		}
+
 		for j := range got {
 			if j < len(pages) && got[j] != base[j] {
 				t.Fatalf("%q in %s:\n%s\nwant\n%s", text, pages[j], got[j], base[j])
@@ -469,9 +573,13 @@ func TestInjection(t *testing.T) {
 func plant(ts *testServer, text string) {
 	ts.t.Helper()
 	for _, statement := range []string{
-		`UPDATE users SET display_name = $1, email = $1::text || id::text`, `UPDATE roles SET description = $1`, `UPDATE declared_permissions SET meaning = $1`,
-		`UPDATE datasets SET name = $1, path = $1, description = $1`, `UPDATE system_messages SET title = $1, body = $1, author = $1`,
-		`UPDATE api_tokens SET name = $1, permissions = ARRAY[$1]`, `UPDATE sessions SET device = $1, address = $1`,
+		`UPDATE users SET display_name = $1, email = $1::text || id::text`,
+		`UPDATE roles SET description = $1`,
+		`UPDATE declared_permissions SET meaning = $1`,
+		`UPDATE datasets SET name = $1, path = $1, description = $1`,
+		`UPDATE system_messages SET title = $1, body = $1, author = $1`,
+		`UPDATE api_tokens SET name = $1, permissions = ARRAY[$1]`,
+		`UPDATE sessions SET device = $1, address = $1`,
 		`UPDATE accepted_findings SET path = $1, note = $1, accepted_by = $1`,
 		`UPDATE elevation_dataset_file_meta SET path = $1::text || id::text, reason = $1, warnings = ARRAY[$1]`,
 		`UPDATE analyses SET requested_by = $1, warnings = ARRAY[$1], failure = $1`,
@@ -555,7 +663,8 @@ func TestForms(t *testing.T) {
 	path := "/users/" + id
 	tag := tagOn(t, b.shows(200, "GET", path, "", "Ada L"), path)
 	b.goes(path+"?done=saved", path, "display_name=Ada&status=active&email=ada@example.org&former_email=&tag="+tag)
-	b.shows(412, "POST", path, "display_name=Late&status=disabled&tag="+tag, "Somebody has changed this", `value="Late"`)
+	b.shows(412, "POST", path,
+		"display_name=Late&status=disabled&tag="+tag, "Somebody has changed this", `value="Late"`)
 	if u := root.must(200, "GET", "/api/v1/users/"+id, nil); u.text("display_name") != "Ada" || u.text("email") != "ada@example.org" || u.text("status") != "active" {
 		t.Errorf("%s", u.body)
 	}
@@ -565,26 +674,35 @@ func TestForms(t *testing.T) {
 	keeper := fmt.Sprintf("/roles/%.0f", root.must(200, "GET", "/api/v1/roles?name=keeper", nil).items()[0]["id"])
 	tag = tagOn(t, b.shows(200, "GET", "/roles", ""), keeper)
 	b.goes("/roles?done=saved", keeper, "permissions=dataset.read&permissions=dataset.manage&tag="+tag)
-	b.shows(412, "POST", keeper, "permissions=audit.read&tag="+tag, `aria-label="keeper may audit.read" name="permissions" value="audit.read" form="role`)
+	b.shows(412, "POST", keeper,
+		"permissions=audit.read&tag="+tag,
+		`aria-label="keeper may audit.read" name="permissions" value="audit.read" form="role`)
 	if list := root.must(200, "GET", "/api/v1/roles?name=keeper", nil).items()[0]["permissions"]; fmt.Sprint(list) != "[dataset.read dataset.manage]" {
 		t.Errorf("%v", list)
 	}
 
 	// Announcements: a preview stores nothing; a scheduled one can be published later.
-	b.shows(200, "POST", "/messages/preview", "title=Hello&body=World&severity=info&roles=member", "One person would get it now: ada", `value="Hello"`)
-	b.shows(200, "POST", "/messages/preview", "title=Hello&body=World&severity=info&roles=", "2 people would get it now: ada, root")
-	b.shows(422, "POST", "/messages", "title=Hello&body=World&severity=info", "must name a role", `value="Hello"`, "World</textarea>")
+	b.shows(200, "POST", "/messages/preview",
+		"title=Hello&body=World&severity=info&roles=member", "One person would get it now: ada",
+		`value="Hello"`)
+	b.shows(200, "POST", "/messages/preview",
+		"title=Hello&body=World&severity=info&roles=", "2 people would get it now: ada, root")
+	b.shows(422, "POST", "/messages",
+		"title=Hello&body=World&severity=info", "must name a role", `value="Hello"`,
+		"World</textarea>")
 	if n := ts.queryInt(`SELECT count(*) FROM system_messages`); n != 0 {
 		t.Errorf("%d messages", n)
 	}
 
-	b.goes("/messages?done=saved", "/messages", "title=Hello&body=one\r\ntwo&severity=warning&roles=&publish_at=2999-01-02T03:04&expires_at=")
+	b.goes("/messages?done=saved", "/messages",
+		"title=Hello&body=one\r\ntwo&severity=warning&roles=&publish_at=2999-01-02T03:04&expires_at=")
 	if n := ts.queryInt(`SELECT count(*) FROM system_messages WHERE publish_at = '2999-01-02 03:04Z' AND body = E'one\ntwo' AND expires_at IS NULL`); n != 1 {
 		t.Error("the message is not stored as typed")
 	}
 
 	shown = b.shows(200, "GET", "/messages/1", "", `value="2999-01-02T03:04"`, "scheduled")
-	b.goes("/messages?done=saved", "/messages/1", "title=Hello&body=now&severity=info&roles=&publish_at=&expires_at=&tag="+tagOn(t, shown, "/messages/1"))
+	b.goes("/messages?done=saved", "/messages/1",
+		"title=Hello&body=now&severity=info&roles=&publish_at=&expires_at=&tag="+tagOn(t, shown, "/messages/1"))
 	b.shows(200, "GET", "/inbox", "", `<span class="badge">1<`, "now", "unread")
 	b.goes("/inbox?done=read", "/inbox/read-all", "up_to=1")
 	if shown := b.shows(200, "GET", "/inbox?done=read", "", "Marked as read"); strings.Contains(shown, "badge") {
@@ -594,15 +712,20 @@ func TestForms(t *testing.T) {
 	b.goes("/messages?done=saved", "/messages/1/retract", "")
 
 	// Own account: a token is shown once, and a wrong password changes nothing.
-	shown = b.shows(200, "POST", "/account/tokens", "name=script&permissions=dataset.read&expires_at="+time.Now().Add(48*time.Hour).UTC().Format("2006-01-02T15:04")+"&current_password="+testPassword, "cairn_pat_")
+	expires := time.Now().Add(48 * time.Hour).UTC().Format("2006-01-02T15:04")
+	shown = b.shows(200, "POST", "/account/tokens",
+		"name=script&permissions=dataset.read&expires_at="+expires+"&current_password="+testPassword,
+		"cairn_pat_")
 	script := root.as(regexp.MustCompile(`cairn_pat_\w+`).FindString(shown))
 	script.must(200, "GET", "/api/v1/datasets", nil)
 	if strings.Contains(b.shows(200, "GET", "/account", "", "script"), "cairn_pat_") {
 		t.Error("the secret is shown again")
 	}
 
-	b.shows(403, "POST", "/account/password", "current_password=wrong&new_password=another good one", "The current password is wrong")
-	b.goes("/account?done=password", "/account/password", "current_password="+testPassword+"&new_password=another good one&end_tokens=true")
+	b.shows(403, "POST", "/account/password",
+		"current_password=wrong&new_password=another good one", "The current password is wrong")
+	b.goes("/account?done=password", "/account/password",
+		"current_password="+testPassword+"&new_password=another good one&end_tokens=true")
 	script.refused(401, "invalid_token", "GET", "/api/v1/datasets", nil)
 	root.refused(401, "invalid_token", "GET", mePath, nil)
 	b.shows(200, "GET", "/account", "", "This session")
@@ -651,8 +774,16 @@ func TestRefusedLinks(t *testing.T) {
 	}
 
 	b := ts.browse("root")
-	for path, form := range map[string]string{"/inbox/999/read": "", "/datasets/1/accepted": "code=x&note=y", "/roles/1/delete": "",
-		"/roles/3": "tag=x", "/permissions": "name=x", "/datasets/1": "name=", "/users": "username=A B", "/account/name": "display_name=" + strings.Repeat("x", 200)} {
+	for path, form := range map[string]string{
+		"/inbox/999/read":      "",
+		"/datasets/1/accepted": "code=x&note=y",
+		"/roles/1/delete":      "",
+		"/roles/3":             "tag=x",
+		"/permissions":         "name=x",
+		"/datasets/1":          "name=",
+		"/users":               "username=A B",
+		"/account/name":        "display_name=" + strings.Repeat("x", 200),
+	} {
 		a := b.page("POST", path, form)
 		if a.status < 400 || a.status >= 500 || !strings.Contains(string(a.body), `role="alert"`) {
 			t.Errorf("POST %s: %d", path, a.status)
@@ -724,9 +855,13 @@ func TestRefusalTexts(t *testing.T) {
 	b := ts.browse("root")
 
 	for _, test := range [][3]string{
-		{"/users/" + userID(ts, "root"), "email=x@example.org&former_email=", "own page"}, {"/users/" + userID(ts, "root") + "/password-reset", "", "own page"},
-		{editor, "", "Take it from them first"}, {"/permissions/wiki.edit/delete", "", "Take it from the roles"}, {"/inbox/99/read", "", "no such announcement"},
-		{"/roles/1/delete", "", "roles admin and member"}, {"/account/totp/confirm", "otp=123456", "Set the second factor up again"},
+		{"/users/" + userID(ts, "root"), "email=x@example.org&former_email=", "own page"},
+		{"/users/" + userID(ts, "root") + "/password-reset", "", "own page"},
+		{editor, "", "Take it from them first"},
+		{"/permissions/wiki.edit/delete", "", "Take it from the roles"},
+		{"/inbox/99/read", "", "no such announcement"},
+		{"/roles/1/delete", "", "roles admin and member"},
+		{"/account/totp/confirm", "otp=123456", "Set the second factor up again"},
 		{"/account/password", "current_password=x&new_password=short", "new password: must have"},
 	} {
 		a := b.page("POST", test[0], test[1])
@@ -758,7 +893,8 @@ func TestPreview(t *testing.T) {
 		b.shows(200, "POST", test.path+"/preview", "title=t&body=b&severity=info&roles="+test.form, test.want)
 	}
 
-	if b.goes("/messages?done=saved", "/messages/1", "title=t&body=b&severity=info&roles="); root.must(200, "GET", "/api/v1/system-messages/1", nil).number("recipients") != 1 {
+	b.goes("/messages?done=saved", "/messages/1", "title=t&body=b&severity=info&roles=")
+	if root.must(200, "GET", "/api/v1/system-messages/1", nil).number("recipients") != 1 {
 		t.Error("the announcement has other recipients than its preview")
 	}
 
@@ -810,7 +946,8 @@ func TestStaleForm(t *testing.T) {
 		t.Error("a form that was refused for another reason has another tag")
 	}
 
-	shown = b.shows(412, "POST", path, old+"&display_name=Ada&status=active", "Somebody has changed this", `value="Ada"`)
+	shown = b.shows(412, "POST", path,
+		old+"&display_name=Ada&status=active", "Somebody has changed this", `value="Ada"`)
 	b.goes(path+"?done=saved", path, hiddenOn(t, shown, path)+"&display_name=Ada&status=active")
 	if name := root.must(200, "GET", "/api/v1"+path, nil).text("display_name"); name != "Ada" {
 		t.Errorf("the name is %q", name)
@@ -844,7 +981,8 @@ func TestMessageOfDeletedRole(t *testing.T) {
 	ts.addUser("root", "all")
 	b := &browser{client: ts.client()}
 	b.goes("/inbox", "/login", "username=root&password="+testPassword+"&next=/inbox")
-	b.goes("/messages?done=saved", "/messages", "title=Hello&body=World&severity=info&roles=member&expires_at=2999-01-02T03:04")
+	b.goes("/messages?done=saved", "/messages",
+		"title=Hello&body=World&severity=info&roles=member&expires_at=2999-01-02T03:04")
 	ts.exec(`UPDATE system_messages SET role_ids = '{}', expires_at = expires_at + interval '30 seconds'`)
 	shown := b.shows(200, "GET", "/messages/1", "", `name="roles" value=""`, `name="former_expires_at"`)
 	if strings.Contains(shown, `name="roles" value="" checked`) {

@@ -482,7 +482,8 @@ func TestAnswerHoldsNoSlot(t *testing.T) {
 		pool := l.pool.length("a")
 		searches := l.classes[slow].length("a")
 		if cores+pool+searches > 0 {
-			t.Errorf("the request holds %d cores, %d slots of the pool and %d of searches, want none", cores, pool, searches)
+			t.Errorf("the request holds %d cores, %d slots of the pool and %d of searches, want none",
+				cores, pool, searches)
 		}
 	}}
 
@@ -502,7 +503,8 @@ func TestAnswerHoldsNoSlot(t *testing.T) {
 	recorder := httptest.NewRecorder()
 	w := &responseWriter{ResponseWriter: recorder, slots: s, routed: true}
 	if err := writeJSON(w, http.StatusOK, strings.Repeat("x", largeAnswer)); err != errBusy || recorder.Body.Len() > 0 {
-		t.Errorf("a large answer beyond the bound: %v, and %d bytes are sent; want errBusy and none", err, recorder.Body.Len())
+		t.Errorf("a large answer beyond the bound: %v, and %d bytes are sent; want errBusy and none",
+			err, recorder.Body.Len())
 	}
 
 	if err := writeJSON(w, http.StatusOK, "x"); err != nil {
