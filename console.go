@@ -623,7 +623,7 @@ func (p *page) Choice(action, name, label, value string, options ...string) fiel
 	return f
 }
 
-// Choices is Choice for a list of options. The first choice, "any", is none of them.
+// Choices is Choice for a list of options. "any" comes before them, and chooses none of them.
 func (p *page) Choices(action, name, label, value string, options []string) field {
 	options = append([]string{"=any"}, options...)
 	return p.Choice(action, name, label, value, options...)

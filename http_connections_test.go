@@ -169,7 +169,7 @@ type brokenListener struct {
 // Accept implements net.Listener.
 func (l brokenListener) Accept() (net.Conn, error) { return nil, l.err }
 
-// TestAcceptErrors: a connection that cannot be accepted is a warning in the log, and the end of the service is none.
+// TestAcceptErrors: a connection that cannot be accepted is a warning in the log. The end of the service is not.
 func TestAcceptErrors(t *testing.T) {
 	t.Parallel()
 	for err, want := range map[error]string{

@@ -64,7 +64,7 @@ const (
 	refusalTime = 5 * time.Millisecond // refused requests of one caller end one by one, each after this
 )
 
-// Limits of calls of the file system for contents. Each call that hangs has a thread.
+// Limits of calls of the file system for contents. A call that hangs keeps a thread.
 const (
 	maxFileCalls    = 64   // of one dataset
 	maxAllFileCalls = 1024 // of all datasets
@@ -219,7 +219,7 @@ func (l *limiter) length(caller string) int {
 // it waits for a core. So requests that compute do not keep others from the database.
 type slots struct {
 	limits *limits
-	caller string   // whose slots they are: an account or, while none is known, a network
+	caller string   // the owner of the slots: an account or, while none is known, a network
 	class  *limiter // of slow, stream or sending; nil: no such slot is held
 
 	releaseClass func()

@@ -439,8 +439,8 @@ func (ts *testServer) fillBodies(token, caller string) {
 	})
 }
 
-// TestBodiesOfOthers: whoever has ended a session is not kept from sending by large bodies that come with it, and one
-// whose bodies fill the room is kept from more, but no other.
+// TestBodiesOfOthers: large bodies that come with an ended session do not keep its user from sending. A caller whose
+// bodies fill the room can send no more, but others can.
 func TestBodiesOfOthers(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
