@@ -52,21 +52,29 @@ func (a *accounts) register(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	n := newUser{
-		username: in.Username, email: in.Email, displayName: in.DisplayName,
-		status: statusActive, roles: []string{memberRole},
+		username:    in.Username,
+		email:       in.Email,
+		displayName: in.DisplayName,
+		status:      statusActive,
+		roles:       []string{memberRole},
 	}
 	if a.core.cfg.registration == registrationApproval {
 		n.status = statusPending
 	}
+
 	var v invalid
 	checkIdentity(&v, &n.username, n.email, &n.displayName)
 	v.check(n.username != "admin", "username", "reserved", "is the name of the first administrator")
-	err := checkPassword(&v, "password", in.Password, a.core.cfg.passwordMin, a.breached,
-		n.username, n.email, n.displayName)
+	err := checkPassword(
+		&v, "password", in.Password,
+		a.core.cfg.passwordMin, a.breached,
+		n.username, n.email, n.displayName,
+	)
 	if err != nil {
 		return err
 	}
 
+	// A registration stays counted, unless a fault of the server ends it.
 	ctx := r.Context()
 	counted := newRegistration(callerOf(r).address)
 	var hash string
@@ -81,7 +89,8 @@ func (a *accounts) register(w http.ResponseWriter, r *http.Request) error {
 	n.passwordHash = &hash
 	var created user
 	err = a.changeAccess(ctx, func(tx pgx.Tx) (err error) {
-		if created, err = insertUser(ctx, tx, n); err != nil {
+		created, err = insertUser(ctx, tx, n)
+		if err != nil {
 			return err
 		}
 		return audit(ctx, tx, actorOf(r), "user.register", "user:"+created.Username, nil, created)
@@ -108,17 +117,24 @@ func (a *accounts) login(w http.ResponseWriter, r *http.Request, in loginRequest
 
 // finishLogin signs the user in whose credentials were checked, unless err refuses the login. It
 // audits a refusal, and returns it. password is empty if an earlier step checked it.
-func (a *accounts) finishLogin(w http.ResponseWriter, r *http.Request, found passwordRecord, password string,
-	err error) error {
+func (a *accounts) finishLogin(
+	w http.ResponseWriter,
+	r *http.Request,
+	found passwordRecord,
+	password string,
+	err error,
+) error {
 	if err == nil {
 		err = a.signIn(w, r, found, password)
 	}
+
+	// Success (nil), a fault of the server, a 429 and a 503 are no refusals.
 	refused, isProblem := errors.AsType[*problem](err)
 	if !isProblem {
 		return err
 	}
 	isRefusal := refused.status == http.StatusUnauthorized || refused.status == http.StatusForbidden
-	if !isRefusal { // 429 or 503
+	if !isRefusal {
 		return err
 	}
 
@@ -126,15 +142,24 @@ func (a *accounts) finishLogin(w http.ResponseWriter, r *http.Request, found pas
 	if found.Username != "" {
 		target = "user:" + found.Username
 	}
-	if err == errOTPRequired { // no failure and never throttled, so many of them share an audit row
-		a.failures.add(tally{action: "session.otp_required", target: target, address: callerOf(r).network()}, 1)
+
+	// A request for the code is no failure and never throttled, so many of them share an audit row.
+	if err == errOTPRequired {
+		asked := tally{
+			action:  "session.otp_required",
+			target:  target,
+			address: callerOf(r).network(),
+		}
+		a.failures.add(asked, 1)
 		return err
 	}
 
-	ctx, cancel := lastMoment(r.Context()) // the audit log must have every failed guess
+	// The audit log must have every failed guess.
+	ctx, cancel := lastMoment(r.Context())
 	defer cancel()
 	code := map[string]string{"code": refused.code}
-	if auditErr := audit(ctx, a.core.db, actorOf(r), "session.login_refused", target, nil, code); auditErr != nil {
+	auditErr := audit(ctx, a.core.db, actorOf(r), "session.login_refused", target, nil, code)
+	if auditErr != nil {
 		return auditErr
 	}
 	return err
@@ -149,6 +174,7 @@ func (a *accounts) signIn(w http.ResponseWriter, r *http.Request, found password
 	if found.Status != statusActive {
 		return forbidden("account_disabled", "The account is disabled.")
 	}
+
 	inBrowser := callerOf(r).inBrowser
 	if inBrowser {
 		if err := a.endBrowserSession(r); err != nil {
@@ -162,6 +188,7 @@ func (a *accounts) signIn(w http.ResponseWriter, r *http.Request, found password
 		return err
 	}
 	a.rehash(r, found, password)
+
 	if inBrowser {
 		a.writeSessionCookie(w, r, u, sess)
 		return nil
@@ -171,12 +198,13 @@ func (a *accounts) signIn(w http.ResponseWriter, r *http.Request, found password
 
 // device returns the client's User-Agent, reduced to printable ASCII and at most 200 characters.
 func device(r *http.Request) string {
-	text := strings.Map(func(c rune) rune {
+	printable := func(c rune) rune {
 		if c < ' ' || c > '~' {
 			return -1 // dropped
 		}
 		return c
-	}, r.UserAgent())
+	}
+	text := strings.Map(printable, r.UserAgent())
 	return text[:min(len(text), 200)]
 }
 
@@ -187,16 +215,25 @@ func (a *accounts) writeTokens(w http.ResponseWriter, u user, sess session) erro
 	if sess.SessionExpiresAt.Before(expires) {
 		expires = sess.SessionExpiresAt
 	}
+
 	keys := a.core.keys.Load()
-	token := keys.signAccess(u.ID, uuidText(sess.SessionID), now, expires)
-	maxAge := max(1, int(sess.SessionExpiresAt.Sub(now).Round(time.Second).Seconds()))
-	a.setCookie(w, refreshToken, keys.keys[0].signRefresh(sess.SessionID, sess.Generation), maxAge)
+	access := keys.signAccess(u.ID, uuidText(sess.SessionID), now, expires)
+	refresh := keys.keys[0].signRefresh(sess.SessionID, sess.Generation)
+	left := sess.SessionExpiresAt.Sub(now)
+	maxAge := max(1, int(left.Round(time.Second).Seconds()))
+	a.setCookie(w, refreshToken, refresh, maxAge)
+
 	return writeJSON(w, http.StatusOK, struct {
 		AccessToken string `json:"access_token"`
 		TokenType   string `json:"token_type"`
 		ExpiresIn   int64  `json:"expires_in"` // seconds
 		User        user   `json:"user"`
-	}{token, "Bearer", expires.Unix() - now.Unix(), u})
+	}{
+		AccessToken: access,
+		TokenType:   "Bearer",
+		ExpiresIn:   expires.Unix() - now.Unix(),
+		User:        u,
+	})
 }
 
 // The kinds of cookies: that of the refresh token, and that of a browser's session.
@@ -241,10 +278,13 @@ func (a *accounts) refresh(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return unauthorized("refresh_token_missing", "There is no refresh cookie. Sign in.")
 	}
+
+	// An invalid cookie stays: it may be valid once the right key file is in place.
 	id, generation, err := a.core.keys.Load().verifyRefresh(cookie.Value)
-	if err != nil { // the cookie stays: it may be valid once the right key file is in place
+	if err != nil {
 		return unauthorized("refresh_token_invalid", "The refresh cookie is invalid. Sign in.")
 	}
+
 	sess, err := rotateSession(r.Context(), a.core.db, id, generation, actorOf(r), a.core.cfg)
 	if p, ok := errors.AsType[*problem](err); ok && p.status == http.StatusUnauthorized {
 		a.setCookie(w, refreshToken, "", -1) // the session has ended
@@ -264,23 +304,31 @@ func (a *accounts) refresh(w http.ResponseWriter, r *http.Request) error {
 // access token name. A cookie of any generation will do: the holder of an old one could end the
 // session with a refresh, too.
 func (a *accounts) logout(w http.ResponseWriter, r *http.Request) error {
+	const named = `s.id = ANY ($7::uuid[])`
+
+	// A cookie or token that is not valid names no session.
 	ids := []string{}
 	for _, cookie := range r.CookiesNamed(a.cookieName(refreshToken)) {
-		if id, _, err := a.core.keys.Load().verifyRefresh(cookie.Value); err == nil {
+		id, _, err := a.core.keys.Load().verifyRefresh(cookie.Value)
+		if err == nil {
 			ids = append(ids, uuidText(id))
 		}
 	}
 	if token, ok := bearerToken(r); ok {
-		if claims, err := a.core.keys.Load().verifyAccess(token, a.core.now(), a.core.cfg.sessionMax); err == nil {
+		claims, err := a.core.keys.Load().verifyAccess(token, a.core.now(), a.core.cfg.sessionMax)
+		if err == nil {
 			ids = append(ids, claims.SessionID)
 		}
 	}
-	if len(ids) > 0 { // a logout of nothing does not need the database
-		const named = `s.id = ANY ($7::uuid[])`
-		if _, err := endSessions(r.Context(), a.core.db, actorOf(r), "session.logout", named, ids); err != nil {
+
+	// A logout of nothing does not need the database.
+	if len(ids) > 0 {
+		_, err := endSessions(r.Context(), a.core.db, actorOf(r), "session.logout", named, ids)
+		if err != nil {
 			return err
 		}
 	}
+
 	a.setCookie(w, refreshToken, "", -1)
 	return writeDone(w, nil)
 }
@@ -303,7 +351,11 @@ func (a *accounts) getMe(w http.ResponseWriter, r *http.Request) error {
 		user:                 p.User,
 		SecondFactorRequired: p.SecondFactorRequired,
 		Permissions:          p.Permissions,
-		Credential:           shown{p.Kind, p.CredentialID, p.ExpiresAt},
+		Credential: shown{
+			Kind:      p.Kind,
+			ID:        p.CredentialID,
+			ExpiresAt: p.ExpiresAt,
+		},
 	})
 }
 
@@ -317,10 +369,14 @@ type ownChangeRequest struct {
 // updateMe answers PATCH /api/v1/auth/me: it changes the caller's display name or e-mail address. A
 // new address needs the password and the second factor, because users log in with it.
 func (a *accounts) updateMe(w http.ResponseWriter, r *http.Request, in ownChangeRequest) error {
-	c := userChange{Email: in.Email, DisplayName: in.DisplayName}
+	c := userChange{
+		Email:       in.Email,
+		DisplayName: in.DisplayName,
+	}
 	if err := c.check(); err != nil {
 		return err
 	}
+
 	if c.Email != nil {
 		if _, err := a.confirmPassword(r, in.confirmation); err != nil {
 			return err
@@ -332,6 +388,7 @@ func (a *accounts) updateMe(w http.ResponseWriter, r *http.Request, in ownChange
 	if isSame(after, c.apply(after)) {
 		return writeEntity(w, after, "", nil)
 	}
+
 	counted := newOwnChange(after.ID, c, callerOf(r).address)
 	if err := counted.count(r.Context(), a.core.db); err != nil {
 		return err
@@ -345,6 +402,7 @@ func (a *accounts) updateMe(w http.ResponseWriter, r *http.Request, in ownChange
 		if err := updateUser(ctx, tx, by, before, c); err != nil {
 			return err
 		}
+
 		after, err = getUser(ctx, tx, *by.id)
 		return err
 	})
@@ -368,6 +426,7 @@ func (a *accounts) verifyCaller(w http.ResponseWriter, r *http.Request) error {
 	case permission != nil && !p.holds(*permission):
 		return p.lacks(*permission)
 	}
+
 	w.Header().Set("X-Cairn-User", p.User.Username)
 	w.Header().Set("X-Cairn-User-Id", p.User.ID)
 	w.Header().Set("X-Cairn-Permissions", strings.Join(p.Permissions, ","))

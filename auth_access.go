@@ -56,20 +56,37 @@ type route struct {
 
 // reads returns the row of a route that only reads. It takes no body.
 func reads(path string, who requirement, handler handler, class class, query ...string) route {
-	return route{http.MethodGet, path, who, handler, strings.Join(query, " "), class, 0}
+	return route{
+		method:  http.MethodGet,
+		path:    path,
+		who:     who,
+		handler: handler,
+		query:   strings.Join(query, " "),
+		class:   class,
+	}
 }
 
 // changes returns the row of a route for another method, which takes a body of up to maxBody bytes.
 // The pattern is the method and the path.
 func changes(pattern string, who requirement, handler handler, class class, maxBody int64, query ...string) route {
 	method, path, _ := strings.Cut(pattern, " ")
-	return route{method, path, who, handler, strings.Join(query, " "), class, maxBody}
+	return route{
+		method:  method,
+		path:    path,
+		who:     who,
+		handler: handler,
+		query:   strings.Join(query, " "),
+		class:   class,
+		maxBody: maxBody,
+	}
 }
 
 // permit returns nil if the principal may call the route, else the 403.
 func (rt route) permit(p *principal) error {
 	switch {
-	case rt.who == signedIn, rt.who == ownSession && p.Kind == "session", p.holds(string(rt.who)):
+	case rt.who == signedIn,
+		rt.who == ownSession && p.Kind == "session",
+		p.holds(string(rt.who)):
 		return nil
 	case rt.who == ownSession:
 		return forbidden("session_required", "An API token cannot do this: sign in.")
@@ -81,7 +98,9 @@ func (rt route) permit(p *principal) error {
 // isPage reports whether the route is a page for people, or a form on one. Pages accept the session
 // cookie on unsafe methods too.
 func (rt route) isPage() bool {
-	return !strings.HasPrefix(rt.path, "/api/") && rt.path != "/health" && rt.path != "/metrics"
+	isOfAPI := strings.HasPrefix(rt.path, "/api/")
+	isForMachines := rt.path == "/health" || rt.path == "/metrics"
+	return !isOfAPI && !isForMachines
 }
 
 // admit returns nil if the caller may call the route, once the request holds what its class needs.
@@ -154,6 +173,8 @@ func (a *accounts) admitToken(rt route, r *http.Request) error {
 func (a *accounts) readCredentials(rt route, r *http.Request) (err error) {
 	c := callerOf(r)
 	c.credential, err = a.readCredential(r, rt.isPage())
+
+	// A credential that was shown decides, even if it is not valid.
 	mayUseCookie := isRead(r) || rt.isPage()
 	if err != errNotSignedIn || !mayUseCookie {
 		return err
@@ -164,6 +185,7 @@ func (a *accounts) readCredentials(rt route, r *http.Request) (err error) {
 		return err
 	}
 	c.inBrowser = true
+
 	if rt.path == verifyPath {
 		return a.checkProxiedOrigin(r)
 	}
@@ -179,6 +201,7 @@ func (a *accounts) identify(ctx context.Context, rt route, c *caller) error {
 		defer c.slots.leavePool()
 	}
 
+	// An API token that is refused may still be in the database, and is counted then.
 	p, err := getPrincipal(ctx, a.core.db, &a.users, c.credential)
 	if err == errInvalidToken && c.credential.tokenHash != nil {
 		if tallyErr := a.tallyToken(ctx, c); tallyErr != nil {
@@ -243,25 +266,50 @@ func (a *accounts) auditRefusal(rt route, r *http.Request, err error) error {
 		return err
 	}
 
-	c, by := callerOf(r), actorOf(r)
-	isRefusal := p.status == http.StatusForbidden || p.code == "last_administrator"
-	switch {
-	case p.code == "too_many_attempts":
-		a.failures.add(tally{action: "login.throttled"}, 1) // without the network: a flood has too many
-		return err
-	case c.principal == nil || rt.who == public || !isRefusal:
-		return err
-	case rt.path == verifyPath: // a proxy asks for each request, so these are only counted
-		a.failures.add(tally{"verify.refused", "user:" + by.name, by.credential, c.network()}, 1)
-		return err
-	case a.failures.add(tally{"request.refused", "user:" + by.name, by.credential, ""}, 1) > maxRefusals:
+	// Counted without the network, because a flood comes from too many.
+	if p.code == "too_many_attempts" {
+		a.failures.add(tally{action: "login.throttled"}, 1)
 		return err
 	}
 
-	ctx, cancel := lastMoment(r.Context()) // also if the client left
+	c := callerOf(r)
+	by := actorOf(r)
+	isAnonymous := c.principal == nil || rt.who == public
+	isRefusal := p.status == http.StatusForbidden || p.code == "last_administrator"
+	if isAnonymous || !isRefusal {
+		return err
+	}
+
+	// A proxy asks for each request, so these are only counted.
+	if rt.path == verifyPath {
+		refused := tally{
+			action:     "verify.refused",
+			target:     "user:" + by.name,
+			credential: by.credential,
+			address:    c.network(),
+		}
+		a.failures.add(refused, 1)
+		return err
+	}
+
+	// The first maxRefusals get a row each, and flush adds one row for the rest.
+	refused := tally{
+		action:     "request.refused",
+		target:     "user:" + by.name,
+		credential: by.credential,
+	}
+	if a.failures.add(refused, 1) > maxRefusals {
+		return err
+	}
+
+	// The row is written even if the client has left.
+	ctx, cancel := lastMoment(r.Context())
 	defer cancel()
-	path := cleanText([]byte(r.URL.Path), maxNameText)
-	after := map[string]string{"code": p.code, "permission": p.permission, "path": path}
+	after := map[string]string{
+		"code":       p.code,
+		"permission": p.permission,
+		"path":       cleanText([]byte(r.URL.Path), maxNameText),
+	}
 	auditErr := c.slots.acquirePool(ctx) // a request that sends holds no slot
 	if auditErr == nil {
 		auditErr = audit(ctx, a.core.db, by, "request.refused", rt.method+" "+rt.path, nil, after)
@@ -274,22 +322,40 @@ func (a *accounts) auditRefusal(rt route, r *http.Request, err error) error {
 
 // lacks returns the 403 for a principal that does not hold the permission.
 func (p *principal) lacks(permission string) error {
-	code, detail := "permission_missing", "This needs the permission "+permission+"."
+	code := "permission_missing"
+	detail := "This needs the permission " + permission + "."
 	if p.isSuspended() {
-		code, detail = errSecondFactorMissing.code, errSecondFactorMissing.detail
+		code = errSecondFactorMissing.code
+		detail = errSecondFactorMissing.detail
 	} else if slices.Contains(p.owned, permission) {
-		code, detail = "token_scope", "You hold the permission "+permission+", but this API token does not."
+		code = "token_scope"
+		detail = "You hold the permission " + permission + ", but this API token does not."
 	}
-	return &problem{status: http.StatusForbidden, code: code, detail: detail, permission: permission}
+
+	return &problem{
+		status:     http.StatusForbidden,
+		code:       code,
+		detail:     detail,
+		permission: permission,
+	}
 }
 
 // covers is the subset rule: it returns a 403 unless the actor holds all these permissions. Every
 // user holds inbox.read.
 func (a actor) covers(needed []string) error {
+	if a.mayAll {
+		return nil
+	}
+
 	for _, permission := range needed {
-		if !a.mayAll && permission != inboxRead && !slices.Contains(a.permissions, permission) {
-			return &problem{status: http.StatusForbidden, code: "grant_exceeds_own", permission: permission,
-				detail: "This needs the permission " + permission + ", which you do not hold."}
+		isHeld := permission == inboxRead || slices.Contains(a.permissions, permission)
+		if !isHeld {
+			return &problem{
+				status:     http.StatusForbidden,
+				code:       "grant_exceeds_own",
+				permission: permission,
+				detail:     "This needs the permission " + permission + ", which you do not hold.",
+			}
 		}
 	}
 	return nil

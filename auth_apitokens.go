@@ -20,7 +20,12 @@ type apiToken struct {
 
 // apiTokenColumns are the columns of an API token.
 const apiTokenColumns = `
-	id::text AS id, name, permissions, created_at, expires_at, last_used_at`
+	id::text AS id,
+	name,
+	permissions,
+	created_at,
+	expires_at,
+	last_used_at`
 
 // The lifetime of an API token: the default and the maximum.
 const (
@@ -49,7 +54,8 @@ func (a *accounts) createOwnToken(w http.ResponseWriter, r *http.Request, in tok
 	}
 
 	var v invalid
-	now, expires := a.core.now(), a.core.now().Add(defaultTokenTTL)
+	now := a.core.now()
+	expires := now.Add(defaultTokenTTL)
 	if at := v.time("expires_at", in.ExpiresAt); at != nil {
 		expires = *at
 	}
@@ -68,7 +74,11 @@ func (a *accounts) createOwnToken(w http.ResponseWriter, r *http.Request, in tok
 		if err := by.covers(in.Permissions); err != nil {
 			return err
 		}
-		n := apiToken{Name: in.Name, Permissions: in.Permissions, ExpiresAt: expires}
+		n := apiToken{
+			Name:        in.Name,
+			Permissions: in.Permissions,
+			ExpiresAt:   expires,
+		}
 		created, secret, err = createAPIToken(ctx, tx, by, principalOf(r).User, n)
 		return err
 	})
@@ -102,14 +112,28 @@ func checkAPIToken(v *invalid, known []string, name string, granted []string, no
 // createAPIToken creates the API token n, which checkAPIToken has checked, and returns it with its
 // secret. It deletes the owner's expired tokens first. If the owner has a token of that name, or
 // maxTokens of them, the error is a problem 409. Requires lockAccess.
-func createAPIToken(ctx context.Context, tx pgx.Tx, by actor, owner user,
-	n apiToken) (t apiToken, secret string, err error) {
+func createAPIToken(
+	ctx context.Context,
+	tx pgx.Tx,
+	by actor,
+	owner user,
+	n apiToken,
+) (t apiToken, secret string, err error) {
 	const query = `
-		INSERT INTO api_tokens (user_id, name, token_hash, permissions, expires_at)
+		INSERT INTO api_tokens (
+			user_id,
+			name,
+			token_hash,
+			permissions,
+			expires_at
+		)
 		VALUES ($1, $2, $3, $4, $5)
 		RETURNING ` + apiTokenColumns
 	const count = `
-		WITH expired AS (DELETE FROM api_tokens WHERE user_id = $1 AND expires_at <= now())
+		WITH expired AS (
+			DELETE FROM api_tokens
+			WHERE user_id = $1 AND expires_at <= now()
+		)
 		SELECT count(*)
 		FROM api_tokens
 		WHERE user_id = $1 AND expires_at > now()`
@@ -118,11 +142,11 @@ func createAPIToken(ctx context.Context, tx pgx.Tx, by actor, owner user,
 	if err != nil {
 		return t, "", err
 	}
-
 	if has >= maxTokens {
 		return t, "", conflict("too_many_tokens",
 			"A user can have at most a hundred API tokens. End one that is not needed.")
 	}
+
 	secret, hash := newAPIToken()
 	t, err = collectOne[apiToken](ctx, tx, nil, "create API token", query,
 		owner.ID, n.Name, hash, asSet(n.Permissions), n.ExpiresAt)

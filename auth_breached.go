@@ -42,14 +42,17 @@ func openBreachedPasswords(path string) (*breachedPasswords, error) {
 		return nil, errors.Join(err, file.Close())
 	}
 
-	list, before := &breachedPasswords{file, info.Size()}, ""
+	// Look at 65 lines, spread evenly over the file.
+	list := &breachedPasswords{file: file, size: info.Size()}
+	before := ""
 	for i := range int64(65) {
 		_, line, err := list.lineAt((list.size - 1) * i / 64)
 		if err == nil && line < before {
 			err = errors.New("its lines are not in ascending order")
 		}
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("%s is not a sorted list of SHA-1 hashes: %w", path, err), file.Close())
+			err = fmt.Errorf("%s is not a sorted list of SHA-1 hashes: %w", path, err)
+			return nil, errors.Join(err, file.Close())
 		}
 		before = line
 	}
@@ -64,12 +67,16 @@ func (l *breachedPasswords) contains(password string) (bool, error) {
 		return false, nil
 	}
 
+	// Binary search: the line can only begin in [low, high).
 	hash := fmt.Sprintf("%X", sha1.Sum([]byte(password)))
-	for low, high := int64(0), l.size; low < high; { // the line can only begin in [low, high)
+	low := int64(0)
+	high := l.size
+	for low < high {
 		begin, line, err := l.lineAt(low + (high-low)/2)
 		if err != nil {
 			return false, fmt.Errorf("search breached passwords: %w", err)
 		}
+
 		switch strings.Compare(line[:len(hash)], hash) {
 		case 0:
 			return true, nil
@@ -84,7 +91,9 @@ func (l *breachedPasswords) contains(password string) (bool, error) {
 
 // lineAt returns the line that has the byte at an offset, and where it begins. It cuts the newline.
 func (l *breachedPasswords) lineAt(offset int64) (begin int64, line string, err error) {
-	near, from := make([]byte, 2*maxBreachedLine), max(0, offset-maxBreachedLine)
+	// The line begins and ends within maxBreachedLine bytes of the offset.
+	near := make([]byte, 2*maxBreachedLine)
+	from := max(0, offset-maxBreachedLine)
 	n, err := l.file.ReadAt(near, from)
 	if err != nil && err != io.EOF {
 		return 0, "", err
@@ -93,6 +102,7 @@ func (l *breachedPasswords) lineAt(offset int64) (begin int64, line string, err 
 	if n <= at || offset < 0 {
 		return 0, "", io.ErrUnexpectedEOF
 	}
+
 	start := bytes.LastIndexByte(near[:at], '\n') + 1
 	rest, _, _ := bytes.Cut(near[start:n], []byte("\n"))
 	if !breachedLine.Match(rest) {
