@@ -33,14 +33,22 @@ func (ring *keyring) verifySessionCookie(cookie string, now time.Time) (credenti
 	if len(parts) != 4 || len(cookie) > maxTokenLength {
 		return credential{}, errToken
 	}
+
 	expires, err := strconv.ParseInt(parts[2], 10, 64)
 	isSigned := ring.isSigned(cookie, func(k key) string {
 		return k.signSessionCookie(parts[0], parts[1], time.Unix(expires, 0))
 	})
-	if err != nil || !isSigned || now.Unix() >= expires {
+	isExpired := now.Unix() >= expires
+	if err != nil || !isSigned || isExpired {
 		return credential{}, errToken
 	}
-	return credential{accessClaims: accessClaims{SessionID: parts[0], Subject: parts[1], ExpiresAt: expires}}, nil
+
+	claims := accessClaims{
+		SessionID: parts[0],
+		Subject:   parts[1],
+		ExpiresAt: expires,
+	}
+	return credential{accessClaims: claims}, nil
 }
 
 // readSessionCookie returns the credential in the request's session cookie, or the 401.
@@ -49,6 +57,7 @@ func (a *accounts) readSessionCookie(r *http.Request) (credential, error) {
 	if err != nil {
 		return credential{}, errNotSignedIn
 	}
+
 	c, err := a.core.keys.Load().verifySessionCookie(cookie.Value, a.core.now())
 	if err != nil {
 		return credential{}, errInvalidToken
@@ -68,16 +77,19 @@ func (a *accounts) lifetimes(r *http.Request) (idle, longest time.Duration) {
 // writeSessionCookie sets the session cookie after a login on a page.
 func (a *accounts) writeSessionCookie(w http.ResponseWriter, r *http.Request, u user, sess session) {
 	_, lasts := a.lifetimes(r)
-	cookie := a.core.keys.Load().keys[0].signSessionCookie(uuidText(sess.SessionID), u.ID, a.core.now().Add(lasts))
+	signer := a.core.keys.Load().keys[0]
+	expires := a.core.now().Add(lasts)
+	cookie := signer.signSessionCookie(uuidText(sess.SessionID), u.ID, expires)
 	a.setCookie(w, sessionCookie, cookie, int(lasts/time.Second))
 }
 
 // endBrowserSession ends the session of the request's session cookie, if it has one.
 func (a *accounts) endBrowserSession(r *http.Request) error {
 	c, err := a.readSessionCookie(r)
-	if err != nil { // nothing to end
-		return nil
+	if err != nil {
+		return nil // nothing to end
 	}
+
 	_, err = endSessions(r.Context(), a.core.db, actorOf(r), "session.logout", `s.id = $7`, c.SessionID)
 	return err
 }
@@ -87,8 +99,10 @@ func (a *accounts) endBrowserSession(r *http.Request) error {
 func noteSessionUse(ctx context.Context, q querier, id string) error {
 	const query = `
 		UPDATE sessions
-		SET rotated_at = now(), idle_expires_at = least(now() + $2::interval, expires_at)
-		WHERE id = $1 AND rotated_at < now() - interval '5 minutes'`
+		SET rotated_at = now(),
+			idle_expires_at = least(now() + $2::interval, expires_at)
+		WHERE id = $1
+			AND rotated_at < now() - interval '5 minutes'`
 	_, err := execute(ctx, q, "note use of a session", query, id, browserIdle)
 	return err
 }
@@ -99,11 +113,16 @@ func safeNext(next, baseURL string) string {
 	if rest, ok := strings.CutPrefix(next, baseURL+"/"); ok && baseURL != "" {
 		next = "/" + rest
 	}
+
 	u, err := url.Parse(next)
+	if err != nil || u.Host != "" || u.Scheme != "" {
+		return "/"
+	}
+
 	// Browsers read \ as / and skip control characters.
 	isForbidden := func(c rune) bool { return c == '\\' || isUnsafe(c) }
-	if err != nil || u.Host != "" || u.Scheme != "" || !strings.HasPrefix(next, "/") ||
-		strings.HasPrefix(next, "//") || strings.ContainsFunc(next, isForbidden) {
+	isPath := strings.HasPrefix(next, "/") && !strings.HasPrefix(next, "//")
+	if !isPath || strings.ContainsFunc(next, isForbidden) {
 		return "/"
 	}
 	return next
@@ -116,15 +135,21 @@ func signInPath(next string) string { return "/login?next=" + url.QueryEscape(ne
 // the result also has a Location: the login page, to which the proxy sends the browser. The proxy
 // names the page that was asked for in X-Original-Uri or X-Forwarded-Uri.
 func withLoginPage(r *http.Request, err error, baseURL string) error {
+	refused, ok := errors.AsType[*problem](err)
+	if !ok || refused.status != http.StatusUnauthorized {
+		return err
+	}
+
 	uri := r.Header.Get("X-Original-Uri")
 	if uri == "" {
 		uri = r.Header.Get("X-Forwarded-Uri")
 	}
-	refused, ok := errors.AsType[*problem](err)
-	isPage := strings.Contains(r.Header.Get("Accept"), "text/html")
-	if !ok || refused.status != http.StatusUnauthorized || uri == "" || !isPage {
+	isForPage := strings.Contains(r.Header.Get("Accept"), "text/html")
+	if uri == "" || !isForPage {
 		return err
 	}
+
+	// A copy, because many requests share the problem.
 	p := *refused
 	p.location = signInPath(safeNext(uri, baseURL))
 	return &p

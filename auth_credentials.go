@@ -22,9 +22,12 @@ type passwordRecord struct {
 // most one user matches.
 func findPasswordRecord(ctx context.Context, q querier, login string) (passwordRecord, error) {
 	const query = `
-		SELECT ` + userColumns + `, u.password_hash, u.credential_version
+		SELECT ` + userColumns + `,
+			u.password_hash,
+			u.credential_version
 		FROM users u
-		WHERE u.username = $1 OR u.email = $1`
+		WHERE u.username = $1
+			OR u.email = $1`
 	return collectOne[passwordRecord](ctx, q, nil, "find password record", query, normalizeLogin(login))
 }
 
@@ -39,8 +42,10 @@ func (a *accounts) rehash(r *http.Request, found passwordRecord, password string
 	if password == "" || !a.hasher.isWeak(*found.PasswordHash) {
 		return
 	}
+
 	ctx, cancel := context.WithTimeout(r.Context(), time.Second) // part of the login's time limit
 	defer cancel()
+
 	hash, err := a.hasher.hash(ctx, password)
 	if err == nil {
 		_, err = a.core.db.Exec(ctx, query, found.ID, *found.PasswordHash, hash)
@@ -54,10 +59,15 @@ func (a *accounts) rehash(r *http.Request, found passwordRecord, password string
 // factor. A refusal is errWrongCredentials, errOTPRequired or errOTPInvalid. An unknown user and a
 // wrong password take the same steps. In the second step on pages, a passwordProof takes the place
 // of the password; if it is not valid, the error is errSignInAgain, and nothing is counted.
-func (a *accounts) checkCredentials(r *http.Request, login, password string, proof *string,
-	otp string) (found passwordRecord, err error) {
+func (a *accounts) checkCredentials(
+	r *http.Request,
+	login, password string,
+	proof *string,
+	otp string,
+) (found passwordRecord, err error) {
 	ctx := r.Context()
-	if found, err = findPasswordRecord(ctx, a.core.db, login); err != nil {
+	found, err = findPasswordRecord(ctx, a.core.db, login)
+	if err != nil {
 		return found, err
 	}
 
@@ -80,6 +90,7 @@ func (a *accounts) checkCredentials(r *http.Request, login, password string, pro
 				return false, errWrongCredentials
 			}
 		}
+
 		err = a.checkSecondFactor(r, found.user, otp)
 		return err == nil && found.Status == statusActive, err
 	})
@@ -100,8 +111,9 @@ func (a *accounts) confirmPassword(r *http.Request, c confirmation) (passwordRec
 		return passwordRecord{}, invalid{{"current_password", "missing", "is required"}}.err()
 	}
 
+	// A 401 would say that the session has ended, so each refusal becomes a 403.
 	found, err := a.checkCredentials(r, principalOf(r).User.Username, c.CurrentPassword, nil, c.OTP)
-	switch err { // a 401 would say that the session has ended
+	switch err {
 	case errWrongCredentials:
 		err = forbidden("wrong_password", "The current password is wrong.")
 	case errOTPRequired:
@@ -114,8 +126,11 @@ func (a *accounts) confirmPassword(r *http.Request, c confirmation) (passwordRec
 
 // checkNewPassword returns a 422 for the field new_password, or the 503 of checkPassword.
 func (a *accounts) checkNewPassword(password string, u user) error {
-	return checkPassword(&invalid{}, "new_password", password, a.core.cfg.passwordMin, a.breached,
-		u.Username, u.Email, u.DisplayName)
+	return checkPassword(
+		&invalid{}, "new_password", password,
+		a.core.cfg.passwordMin, a.breached,
+		u.Username, u.Email, u.DisplayName,
+	)
 }
 
 // passwordRequest is the body of PUT /api/v1/auth/password.
@@ -128,7 +143,8 @@ type passwordRequest struct {
 // changePassword answers PUT /api/v1/auth/password. The user's other sessions end and, with
 // end_tokens, the user's API tokens.
 func (a *accounts) changePassword(w http.ResponseWriter, r *http.Request, in passwordRequest) error {
-	ctx, p := r.Context(), principalOf(r)
+	ctx := r.Context()
+	p := principalOf(r)
 	if err := a.checkNewPassword(in.NewPassword, p.User); err != nil {
 		return err
 	}
@@ -144,7 +160,8 @@ func (a *accounts) changePassword(w http.ResponseWriter, r *http.Request, in pas
 	}
 
 	return writeDone(w, a.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) error {
-		if err := setPassword(ctx, tx, by, "password.change", p.User, found.CredentialVersion, hash); err != nil {
+		err := setPassword(ctx, tx, by, "password.change", p.User, found.CredentialVersion, hash)
+		if err != nil {
 			return err
 		}
 		if in.EndTokens {
@@ -168,14 +185,20 @@ type passwordResetRequest struct {
 func (a *accounts) resetPassword(w http.ResponseWriter, r *http.Request, in passwordResetRequest) error {
 	const forget = `DELETE FROM known_networks WHERE user_id = $1 AND network <> $2`
 	ctx := r.Context()
+
 	// Read before hashing, so that guessing a token costs no hash. It is used up below.
 	u, err := getUserByPasswordToken(ctx, a.core.db, in.Token)
 	if _, isInvalid := errors.AsType[*problem](err); isInvalid {
-		a.failures.add(tally{action: "password_token.refused", address: callerOf(r).network()}, 1)
+		refused := tally{
+			action:  "password_token.refused",
+			address: callerOf(r).network(),
+		}
+		a.failures.add(refused, 1)
 	}
 	if err != nil {
 		return err
 	}
+
 	if err := a.checkNewPassword(in.NewPassword, u); err != nil {
 		return err
 	}
@@ -186,7 +209,8 @@ func (a *accounts) resetPassword(w http.ResponseWriter, r *http.Request, in pass
 	}
 
 	err = a.changeAccess(ctx, func(tx pgx.Tx) error {
-		if u, err = getUserByPasswordToken(ctx, tx, in.Token); err != nil {
+		u, err = getUserByPasswordToken(ctx, tx, in.Token)
+		if err != nil {
 			return err
 		}
 		if err := setPassword(ctx, tx, actorOf(r), "password.reset", u, 0, hash); err != nil {
@@ -195,7 +219,8 @@ func (a *accounts) resetPassword(w http.ResponseWriter, r *http.Request, in pass
 		if err := a.core.keys.Load().resetThrottles(ctx, tx, u); err != nil {
 			return err
 		}
-		if _, err := execute(ctx, tx, "forget known networks", forget, u.ID, callerOf(r).network()); err != nil {
+		_, err := execute(ctx, tx, "forget known networks", forget, u.ID, callerOf(r).network())
+		if err != nil {
 			return err
 		}
 		return revokeCredentials(ctx, tx, actorOf(r), u)
@@ -204,11 +229,14 @@ func (a *accounts) resetPassword(w http.ResponseWriter, r *http.Request, in pass
 		return err
 	}
 
+	// The token in the first administrator's file is void now.
 	if u.Username == "admin" {
-		if err := removeIfThere(a.core.cfg.firstAdminFile()); err != nil { // the token in it is void
+		err := removeIfThere(a.core.cfg.firstAdminFile())
+		if err != nil {
 			a.core.log.Warn("used token file not removed", "error", err)
 		}
 	}
+
 	return writeDone(w, nil)
 }
 
@@ -235,24 +263,41 @@ func createPasswordToken(ctx context.Context, tx pgx.Tx, userID string, ttl time
 			created_at = now(),
 			expires_at = excluded.expires_at
 		RETURNING expires_at`
+
 	secret := "cairn_pw_" + rand.Text() // 130 random bits
 	expires, err := scalar[time.Time](ctx, tx, "create password token", query, userID, hashToken(secret), ttl)
-	return passwordToken{PasswordToken: secret, ExpiresAt: expires}, err
+	token := passwordToken{
+		PasswordToken: secret,
+		ExpiresAt:     expires,
+	}
+	return token, err
 }
 
 // setPassword stores a new password hash, audits it as action and voids the user's password token.
 // With a version other than 0 it returns a problem 409 if users.credential_version has risen since.
 // Call it before the sessions are ended: it locks the user's row. A login under way waits for the
 // lock, and then finds that its credentials are old. Requires lockAccess.
-func setPassword(ctx context.Context, tx pgx.Tx, by actor, action string, u user, version int64, hash string) error {
+func setPassword(
+	ctx context.Context,
+	tx pgx.Tx,
+	by actor,
+	action string,
+	u user,
+	version int64,
+	hash string,
+) error {
 	const update = `
-		WITH voided AS (DELETE FROM password_tokens WHERE user_id = $1)
+		WITH voided AS (
+			DELETE FROM password_tokens
+			WHERE user_id = $1
+		)
 		UPDATE users
 		SET password_hash = $3,
 			credential_version = credential_version + 1,
 			updated_at = now()
 		WHERE id = $1
 			AND ($2 = 0 OR credential_version = $2)`
+
 	n, err := execute(ctx, tx, "set password", update, u.ID, version, hash)
 	if err != nil {
 		return err

@@ -24,9 +24,12 @@ func (ring *keyring) fingerprints() (fingerprints []string) {
 // any permission for it. In credentialsDir, which systemd fills, the group may have some.
 func checkSecretFile(path string, info os.FileInfo, credentialsDir string) error {
 	excluded := os.FileMode(0o077)
-	if credentialsDir != "" && strings.HasPrefix(filepath.Clean(path), filepath.Clean(credentialsDir)+"/") {
+	isCredential := credentialsDir != "" &&
+		strings.HasPrefix(filepath.Clean(path), filepath.Clean(credentialsDir)+"/")
+	if isCredential {
 		excluded = 0o007
 	}
+
 	if info.Mode().Perm()&excluded != 0 || !info.Mode().IsRegular() {
 		return fmt.Errorf("%s has mode %v: it must be a regular file that only its owner can read (chmod 600)",
 			path, info.Mode())
@@ -67,11 +70,13 @@ func loadKeys(path, credentialsDir string, create bool) (*keyring, error) {
 	content, info, err := readRegular(path, 0, maxKeyFile)
 	if create && errors.Is(err, os.ErrNotExist) {
 		// Another instance may have created it meanwhile.
-		if err := writeNewFile(path, []byte(newKeyLine())); err != nil && !errors.Is(err, os.ErrExist) {
-			return nil, fmt.Errorf("create key file: %w", err)
+		createErr := writeNewFile(path, []byte(newKeyLine()))
+		if createErr != nil && !errors.Is(createErr, os.ErrExist) {
+			return nil, fmt.Errorf("create key file: %w", createErr)
 		}
 		content, info, err = readRegular(path, 0, maxKeyFile)
 	}
+
 	if err == nil {
 		err = checkSecretFile(path, info, credentialsDir)
 	}
@@ -100,7 +105,9 @@ func (ring *keyring) find(id string) (key, bool) {
 func newKeyLine() string {
 	secret := make([]byte, 32)
 	rand.Read(secret) // never fails (crypto/rand)
-	return fmt.Sprintf("k%s %s\n", strings.ToLower(rand.Text()[:8]), base64.StdEncoding.EncodeToString(secret))
+
+	id := "k" + strings.ToLower(rand.Text()[:8])
+	return fmt.Sprintf("%s %s\n", id, base64.StdEncoding.EncodeToString(secret))
 }
 
 // writeNewFile creates a file of mode 0600. If the name is taken, the error is os.ErrExist.
@@ -120,12 +127,15 @@ func placeFile(path string, name func(old, new string) error, write func(*os.Fil
 	}
 	defer os.Remove(f.Name())
 	defer f.Close()
+
 	if err := write(f); err != nil {
 		return err
 	}
 	if err := f.Sync(); err != nil {
 		return err
 	}
+
+	// The name comes last, when the content is on disk.
 	if err := name(f.Name(), path); err != nil {
 		return err
 	}
@@ -139,6 +149,7 @@ func syncDir(dir string) error {
 		return err
 	}
 	defer d.Close()
+
 	return d.Sync()
 }
 

@@ -26,17 +26,27 @@ func (a *accounts) listOwnSessions(w http.ResponseWriter, r *http.Request) error
 func (a *accounts) writeSessions(w http.ResponseWriter, r *http.Request, userID string) error {
 	const query = `
 		SELECT
-			id::text, device, address, created_at, rotated_at AS last_used_at,
+			id::text,
+			device,
+			address,
+			created_at,
+			rotated_at AS last_used_at,
 			least(idle_expires_at, expires_at) AS expires_at,
 			id::text = $2 AS current
 		FROM sessions
-		WHERE user_id = $1 AND ended_at IS NULL AND idle_expires_at > now() AND expires_at > now()
+		WHERE user_id = $1
+			AND ended_at IS NULL
+			AND idle_expires_at > now()
+			AND expires_at > now()
 			AND (created_at, id) < ($3::text::timestamptz, $4::text::uuid)
 		ORDER BY created_at DESC, sessions.id DESC
 		LIMIT $5`
 	first := []string{"infinity", noUUID}
-	key := func(v sessionView) []string { return []string{v.CreatedAt.Format(time.RFC3339Nano), v.ID} }
-	return writeRows(a.core, w, r, first, key, "list sessions", query, userID, principalOf(r).CredentialID)
+	key := func(v sessionView) []string {
+		return []string{v.CreatedAt.Format(time.RFC3339Nano), v.ID}
+	}
+	current := principalOf(r).CredentialID
+	return writeRows(a.core, w, r, first, key, "list sessions", query, userID, current)
 }
 
 // listOwnTokens answers GET /api/v1/auth/tokens.
@@ -46,9 +56,11 @@ func (a *accounts) listOwnTokens(w http.ResponseWriter, r *http.Request) error {
 
 // writeAPITokens answers with a user's unexpired API tokens in the order of their names.
 func (a *accounts) writeAPITokens(w http.ResponseWriter, r *http.Request, userID string) error {
-	return writeList(a.core, w, r, []string{""}, func(after []string, limit int) ([]apiToken, error) {
+	list := func(after []string, limit int) ([]apiToken, error) {
 		return listAPITokens(r.Context(), a.core.db, userID, after[0], limit)
-	}, func(t apiToken) []string { return []string{t.Name} })
+	}
+	key := func(t apiToken) []string { return []string{t.Name} }
+	return writeList(a.core, w, r, []string{""}, list, key)
 }
 
 // listAPITokens returns up to limit of a user's unexpired API tokens after a name, in the order of
@@ -57,7 +69,9 @@ func listAPITokens(ctx context.Context, q querier, userID, after string, limit i
 	const query = `
 		SELECT ` + apiTokenColumns + `
 		FROM api_tokens
-		WHERE user_id = $1 AND name > $2 AND expires_at > now()
+		WHERE user_id = $1
+			AND name > $2
+			AND expires_at > now()
 		ORDER BY name
 		LIMIT $3`
 	return collect[apiToken](ctx, q, "list API tokens", query, userID, after, limit)
@@ -68,19 +82,27 @@ func listAPITokens(ctx context.Context, q querier, userID, after string, limit i
 func (a *accounts) listAllTokens(w http.ResponseWriter, r *http.Request) error {
 	const query = `
 		SELECT t.*, u.username
-		FROM (SELECT ` + apiTokenColumns + `, user_id::text FROM api_tokens
-			WHERE expires_at > now() AND (expires_at, api_tokens.id) > ($1::text::timestamptz, $2::text::uuid)
+		FROM (
+			SELECT ` + apiTokenColumns + `,
+				user_id::text
+			FROM api_tokens
+			WHERE expires_at > now()
+				AND (expires_at, api_tokens.id) > ($1::text::timestamptz, $2::text::uuid)
 			ORDER BY expires_at, api_tokens.id
-			LIMIT $3) t
+			LIMIT $3
+		) t
 		JOIN users u ON u.id = t.user_id::uuid
 		ORDER BY t.expires_at, t.id::uuid`
+
 	type ownedToken struct {
 		apiToken
 		UserID   string `json:"user_id"`
 		Username string `json:"username"`
 	}
 	first := []string{"-infinity", noUUID}
-	key := func(t ownedToken) []string { return []string{t.ExpiresAt.Format(time.RFC3339Nano), t.ID} }
+	key := func(t ownedToken) []string {
+		return []string{t.ExpiresAt.Format(time.RFC3339Nano), t.ID}
+	}
 	return writeRows(a.core, w, r, first, key, "list all API tokens", query)
 }
 
@@ -97,9 +119,12 @@ func (a *accounts) ofUser(write func(http.ResponseWriter, *http.Request, string)
 
 // listRoles answers GET /api/v1/roles in the order of names: all roles, or the one of that name.
 func (a *accounts) listRoles(w http.ResponseWriter, r *http.Request) error {
-	return writeList(a.core, w, r, []string{""}, func(after []string, limit int) ([]role, error) {
-		return listRoles(r.Context(), a.core.db, optional(r.URL.Query(), "name"), after[0], limit)
-	}, func(r role) []string { return []string{r.Name} })
+	list := func(after []string, limit int) ([]role, error) {
+		only := optional(r.URL.Query(), "name")
+		return listRoles(r.Context(), a.core.db, only, after[0], limit)
+	}
+	key := func(r role) []string { return []string{r.Name} }
+	return writeList(a.core, w, r, []string{""}, list, key)
 }
 
 // listRoles returns up to limit roles after a name, in the order of names. With only it returns at
@@ -108,7 +133,8 @@ func listRoles(ctx context.Context, q querier, only *string, after string, limit
 	const query = `
 		SELECT ` + roleColumns + `
 		FROM roles r
-		WHERE r.name > $1 AND ($3::text IS NULL OR r.name = lower($3))
+		WHERE r.name > $1
+			AND ($3::text IS NULL OR r.name = lower($3))
 		ORDER BY r.name
 		LIMIT $2`
 	roles, err := collect[role](ctx, q, "list roles", query, after, limit, only)
@@ -120,11 +146,21 @@ func listRoles(ctx context.Context, q querier, only *string, after string, limit
 
 // listPermissions answers GET /api/v1/permissions with every permission and what it allows.
 func (a *accounts) listPermissions(w http.ResponseWriter, r *http.Request) error {
-	declared, err := collect[permissionView](r.Context(), a.core.db, "list permissions",
-		`SELECT name, meaning, true AS declared FROM declared_permissions ORDER BY name`)
+	const query = `
+		SELECT
+			name,
+			meaning,
+			true AS declared
+		FROM declared_permissions
+		ORDER BY name`
+	declared, err := collect[permissionView](r.Context(), a.core.db, "list permissions", query)
 	if err != nil {
 		return err
 	}
-	items := append(builtInPermissions(), declared...)
-	return writeJSON(w, http.StatusOK, map[string]any{"items": items, "next_cursor": nil})
+
+	answer := map[string]any{
+		"items":       append(builtInPermissions(), declared...),
+		"next_cursor": nil,
+	}
+	return writeJSON(w, http.StatusOK, answer)
 }

@@ -34,7 +34,8 @@ func (a argonParameters) String() string {
 // parseArgon reads the parameters as String writes them.
 func parseArgon(text string) (a argonParameters, err error) {
 	_, err = fmt.Sscanf(text, "m=%d,t=%d,p=%d", &a.memory, &a.passes, &a.lanes)
-	if err != nil || a.String() != text || a.passes == 0 || a.lanes == 0 {
+	isCanonical := err == nil && a.String() == text
+	if !isCanonical || a.passes == 0 || a.lanes == 0 {
 		return a, errors.New("must be written as m=19456,t=2,p=1")
 	}
 	return a, nil
@@ -67,7 +68,11 @@ func newPasswordHasher(argon argonParameters) *passwordHasher {
 	cores := runtime.GOMAXPROCS(0)
 	line := newLimiter(cores+2, unbounded)
 	line.maxQueue = maxHashes * cores
-	return &passwordHasher{argon, line, make(chan struct{}, cores)}
+	return &passwordHasher{
+		argon: argon,
+		line:  line,
+		cores: make(chan struct{}, cores),
+	}
 }
 
 // derive waits for a core and returns the argon2id hash of a password. Its caller has a slot of
@@ -75,6 +80,7 @@ func newPasswordHasher(argon argonParameters) *passwordHasher {
 func (h *passwordHasher) derive(a argonParameters, password string, salt []byte) []byte {
 	h.cores <- struct{}{}
 	defer func() { <-h.cores }()
+
 	return argon2.IDKey([]byte(password), salt, a.passes, a.memory, a.lanes, argonKeyLen)
 }
 
@@ -85,11 +91,11 @@ func (h *passwordHasher) hash(ctx context.Context, password string) (string, err
 		return "", err
 	}
 	defer leave()
+
 	return h.newHash(password), nil
 }
 
-// newHash returns the stored form of a password, a PHC string. It needs a slot of
-// line.
+// newHash returns the stored form of a password, a PHC string. It needs a slot of line.
 func (h *passwordHasher) newHash(password string) string {
 	salt := make([]byte, argonSaltLen)
 	rand.Read(salt) // never fails (crypto/rand)
@@ -99,8 +105,13 @@ func (h *passwordHasher) newHash(password string) string {
 
 // phcString returns a hash in the PHC string format.
 func phcString(argon argonParameters, salt, sum []byte) string {
-	return fmt.Sprintf("$argon2id$v=%d$%v$%s$%s", argon2.Version, argon,
-		base64.RawStdEncoding.EncodeToString(salt), base64.RawStdEncoding.EncodeToString(sum))
+	return fmt.Sprintf(
+		"$argon2id$v=%d$%v$%s$%s",
+		argon2.Version,
+		argon,
+		base64.RawStdEncoding.EncodeToString(salt),
+		base64.RawStdEncoding.EncodeToString(sum),
+	)
 }
 
 // parsePHC reads a PHC string that phcString has written.
@@ -111,7 +122,10 @@ func parsePHC(stored string) (argon argonParameters, salt, sum []byte, err error
 		salt, _ = base64.RawStdEncoding.DecodeString(parts[4])
 		sum, _ = base64.RawStdEncoding.DecodeString(parts[5])
 	}
-	if err != nil || len(sum) != argonKeyLen || phcString(argon, salt, sum) != stored { // also after a decoding error
+
+	// Writing it again finds every other fault, and an error in base64 too.
+	hasAllParts := err == nil && len(sum) == argonKeyLen
+	if !hasAllParts || phcString(argon, salt, sum) != stored {
 		return argon, nil, nil, errors.New("a stored password hash is malformed")
 	}
 	return argon, salt, sum, nil
@@ -120,22 +134,29 @@ func parsePHC(stored string) (argon argonParameters, salt, sum []byte, err error
 // isWeak reports whether a stored hash was made with weaker parameters than the current ones.
 func (h *passwordHasher) isWeak(stored string) bool {
 	argon, _, _, err := parsePHC(stored)
-	return err == nil && (argon.memory < h.argon.memory || argon.passes < h.argon.passes)
+	isWeaker := argon.memory < h.argon.memory || argon.passes < h.argon.passes
+	return err == nil && isWeaker
 }
 
 // verify reports whether the stored hash was made from the password. If stored is nil, because the
 // user is unknown or has no password, it hashes all the same: the time must not reveal that. It
 // needs a slot of line.
 func (h *passwordHasher) verify(stored *string, password string) (bool, error) {
-	argon, salt, want := h.argon, make([]byte, argonSaltLen), make([]byte, argonKeyLen)
+	argon := h.argon
+	salt := make([]byte, argonSaltLen)
+	want := make([]byte, argonKeyLen)
 	if stored != nil {
 		var err error
-		if argon, salt, want, err = parsePHC(*stored); err != nil {
+		argon, salt, want, err = parsePHC(*stored)
+		if err != nil {
 			return false, err
 		}
 	}
+
+	// The comparison comes first, so that it is made for an unknown user too.
 	got := h.derive(argon, password, salt)
-	return subtle.ConstantTimeCompare(got, want) == 1 && stored != nil, nil
+	isEqual := subtle.ConstantTimeCompare(got, want) == 1
+	return isEqual && stored != nil, nil
 }
 
 // commonPasswords is common-passwords.txt. Its first lines name its source.
@@ -147,8 +168,15 @@ var commonPasswords string
 // breached, or a name of the account. No kind of character is required or forbidden (NIST SP
 // 800-63B-4, section 3.1.1.2). It returns the 422 for all that v has. If that is nothing, and the
 // list cannot be read, the error is a 503: no password is accepted unchecked.
-func checkPassword(v *invalid, field, password string, least int, breached *breachedPasswords,
-	username string, email *string, displayName string) error {
+func checkPassword(
+	v *invalid,
+	field, password string,
+	least int,
+	breached *breachedPasswords,
+	username string,
+	email *string,
+	displayName string,
+) error {
 	n := utf8.RuneCountInString(password)
 	v.check(n >= least, field, "too_short", fmt.Sprintf("must have at least %d characters", least))
 	v.check(n <= maxPassword, field, "too_long", fmt.Sprintf("must have at most %d characters", maxPassword))
@@ -165,10 +193,16 @@ func checkPassword(v *invalid, field, password string, least int, breached *brea
 	isCommon := !strings.Contains(lower, "\n") && strings.Contains(commonPasswords, "\n"+lower+"\n")
 	v.check(!isCommon, field, "common", "is too common")
 
+	// A list that cannot be read matters only to a password that nothing else refuses.
 	found, err := breached.contains(password)
 	if err != nil && len(*v) == 0 {
-		return &problem{status: http.StatusServiceUnavailable, code: "password_list_unavailable", err: err,
-			detail: "New passwords cannot be checked now. Tell the operator.", retryAfter: time.Minute}
+		return &problem{
+			status:     http.StatusServiceUnavailable,
+			code:       "password_list_unavailable",
+			err:        err,
+			detail:     "New passwords cannot be checked now. Tell the operator.",
+			retryAfter: time.Minute,
+		}
 	}
 	v.check(!found, field, "breached", "is known from a data breach: choose another")
 	return v.err()
