@@ -91,6 +91,7 @@ var (
 func (a *accounts) readCredential(r *http.Request, onPage bool) (c credential, err error) {
 	token, isBearer := bearerToken(r)
 	shown := isBearer
+
 	hasCookie := len(r.CookiesNamed(a.cookieName(sessionCookie))) > 0
 	mayBeBasic := !onPage && !hasCookie
 	if !isBearer && mayBeBasic {
@@ -120,6 +121,7 @@ func bearerToken(r *http.Request) (token string, shown bool) {
 	if len(headers) != 1 {
 		return "", false
 	}
+
 	scheme, token, _ := strings.Cut(headers[0], " ")
 	return token, strings.EqualFold(scheme, "Bearer")
 }
@@ -272,10 +274,15 @@ func getPrincipal(ctx context.Context, q querier, cache *userCache, c credential
 			AND u.status = 'active'
 			AND t.expires_at > now()`
 
-	kind, query, args := "session", bySession, []any{c.SessionID, c.Subject, time.Unix(c.ExpiresAt, 0)}
+	kind := "session"
+	query := bySession
+	args := []any{c.SessionID, c.Subject, time.Unix(c.ExpiresAt, 0)}
 	if c.tokenHash != nil {
-		kind, query, args = "token", byToken, []any{c.tokenHash}
+		kind = "token"
+		query = byToken
+		args = []any{c.tokenHash}
 	}
+
 	found, err := collectOne[struct {
 		accessVersions
 		UserID       string
@@ -292,6 +299,7 @@ func getPrincipal(ctx context.Context, q querier, cache *userCache, c credential
 	if err != nil {
 		return nil, err
 	}
+
 	p := &principal{
 		cachedUser:   u,
 		Kind:         kind,
@@ -300,8 +308,11 @@ func getPrincipal(ctx context.Context, q querier, cache *userCache, c credential
 		Permissions:  u.owned,
 		useIsStale:   found.IsStale,
 	}
+	// An API token may do what it names and its owner may do. The cached list stays as it is.
 	if c.tokenHash != nil {
-		isUnnamed := func(permission string) bool { return !slices.Contains(found.Permissions, permission) }
+		isUnnamed := func(permission string) bool {
+			return !slices.Contains(found.Permissions, permission)
+		}
 		p.Permissions = slices.DeleteFunc(slices.Clone(u.owned), isUnnamed)
 	}
 	return p, nil

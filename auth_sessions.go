@@ -31,15 +31,18 @@ func pathUUID(r *http.Request, name string) string {
 // endOwnSessions answers DELETE /api/v1/auth/sessions, which ends the caller's sessions except the
 // current one, and DELETE /api/v1/auth/sessions/{id}.
 func (a *accounts) endOwnSessions(w http.ResponseWriter, r *http.Request) error {
-	ctx, by, p := r.Context(), actorOf(r), principalOf(r)
-	return writeDone(w, inTransaction(ctx, a.core.db, func(tx pgx.Tx) error {
+	ctx := r.Context()
+	by := actorOf(r)
+	p := principalOf(r)
+	err := inTransaction(ctx, a.core.db, func(tx pgx.Tx) error {
 		return endOneOrAll(r, "session", "id", func(id *string) (int64, error) {
 			if id == nil {
 				return 0, endSessionsOf(ctx, tx, by, p.User.ID, p.CredentialID)
 			}
 			return endSession(ctx, tx, by, *id, p.User.ID)
 		})
-	}))
+	})
+	return writeDone(w, err)
 }
 
 // endOneOrAll calls end with the id in the named part of the path or, for all, with nil if the path
@@ -66,24 +69,49 @@ const maxSessions = 100
 // of now. The user's oldest sessions beyond maxSessions end. If the status is not active, or
 // credential_version has risen since the check, the error is errWrongCredentials. The update locks
 // the user's row: a change that is committed later sees this session and ends it.
-func createSession(ctx context.Context, db *pgxpool.Pool, by actor, found passwordRecord, device string,
-	idle, longest time.Duration) (sess session, u user, err error) {
+func createSession(
+	ctx context.Context,
+	db *pgxpool.Pool,
+	by actor,
+	found passwordRecord,
+	device string,
+	idle, longest time.Duration,
+) (sess session, u user, err error) {
 	const query = `
 		WITH u AS (
 			UPDATE users
 			SET last_login_at = now()
-			WHERE id = $1 AND status = 'active' AND credential_version = $2
+			WHERE id = $1
+				AND status = 'active'
+				AND credential_version = $2
 			RETURNING id
 		)
-		INSERT INTO sessions (id, user_id, device, address, idle_expires_at, expires_at)
-		SELECT gen_random_uuid(), u.id, $3, $4, now() + least($5::interval, $6::interval), now() + $6::interval
+		INSERT INTO sessions (
+			id,
+			user_id,
+			device,
+			address,
+			idle_expires_at,
+			expires_at
+		)
+		SELECT
+			gen_random_uuid(),
+			u.id,
+			$3,
+			$4,
+			now() + least($5::interval, $6::interval),
+			now() + $6::interval
 		FROM u
-		RETURNING id AS session_id, generation, least(idle_expires_at, expires_at) AS session_expires_at`
+		RETURNING
+			id AS session_id,
+			generation,
+			least(idle_expires_at, expires_at) AS session_expires_at`
 	const oldest = `
 			s.id IN (
 				SELECT id
 				FROM sessions
-				WHERE user_id = $7 AND ended_at IS NULL
+				WHERE user_id = $7
+					AND ended_at IS NULL
 				ORDER BY least(idle_expires_at, expires_at) > now() DESC, created_at DESC, id DESC -- the expired last
 				OFFSET $8
 				LIMIT 1000
@@ -95,11 +123,17 @@ func createSession(ctx context.Context, db *pgxpool.Pool, by actor, found passwo
 		if err != nil {
 			return err
 		}
+
 		// Read after the update, because the update may have waited for another change.
-		if u, err = getUser(ctx, tx, found.ID); err != nil {
+		u, err = getUser(ctx, tx, found.ID)
+		if err != nil {
 			return err
 		}
-		by.id, by.name, by.credential = &u.ID, u.Username, "session:"+uuidText(sess.SessionID)
+
+		// From here on, the user acts by the new session.
+		by.id = &u.ID
+		by.name = u.Username
+		by.credential = "session:" + uuidText(sess.SessionID)
 		if err := audit(ctx, tx, by, "session.login", "user:"+u.Username, nil, nil); err != nil {
 			return err
 		}
@@ -147,8 +181,14 @@ type rotatedSession struct {
 // Any other replaced generation is shown by a thief, or by the owner after a thief (RFC 9700,
 // section 4.14.2). A generation that is too high is shown after the database was restored. Both end
 // the session, which is audited, and the error is a problem 401.
-func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generation int64, by actor,
-	cfg config) (sess rotatedSession, err error) {
+func rotateSession(
+	ctx context.Context,
+	db *pgxpool.Pool,
+	id [16]byte,
+	generation int64,
+	by actor,
+	cfg config,
+) (sess rotatedSession, err error) {
 	const columns = `
 			s.id AS session_id,
 			s.generation,
@@ -156,8 +196,12 @@ func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generatio
 			s.user_id::text,
 			` + versionColumns
 	const isLive = `
-			s.id = $1 AND s.ended_at IS NULL AND s.idle_expires_at > now() AND s.expires_at > now()
-			AND u.id = s.user_id AND u.status = 'active'`
+			s.id = $1
+			AND s.ended_at IS NULL
+			AND s.idle_expires_at > now()
+			AND s.expires_at > now()
+			AND u.id = s.user_id
+			AND u.status = 'active'`
 	const inBurst = `s.burst_began_at + $3::interval > now()`
 	const rotate = `
 		UPDATE sessions s
@@ -193,9 +237,11 @@ func rotateSession(ctx context.Context, db *pgxpool.Pool, id [16]byte, generatio
 		return sess, err
 	}
 
-	action, ended := "session.refresh_token_reused", errTokenReused
+	action := "session.refresh_token_reused"
+	ended := errTokenReused
 	if generation > sess.Generation {
-		action, ended = "session.lost", errSessionLost
+		action = "session.lost"
+		ended = errSessionLost
 	}
 	if _, err := endSessions(ctx, db, by, action, `s.id = $7`, id); err != nil {
 		return sess, err
@@ -234,19 +280,32 @@ func endSessions(ctx context.Context, q querier, by actor, action, condition str
 	const begin = `
 		WITH ended AS (
 			UPDATE sessions s
-			SET ended_at = now(), end_reason = $6
+			SET ended_at = now(),
+				end_reason = $6
 			FROM users u
-			WHERE u.id = s.user_id AND s.ended_at IS NULL AND `
+			WHERE u.id = s.user_id
+				AND s.ended_at IS NULL
+				AND `
 	const end = `
-			RETURNING s.id, s.user_id, u.username, $6 = 'session.logout' AS is_logout
+			RETURNING
+				s.id,
+				s.user_id,
+				u.username,
+				$6 = 'session.logout' AS is_logout
 		)` + insertAudit + `
 		SELECT
 			CASE WHEN is_logout THEN user_id ELSE $1 END,
 			CASE WHEN is_logout THEN username ELSE $2 END,
 			CASE WHEN is_logout THEN 'session:' || id ELSE $3 END,
-			$4, $5, $6, 'user:' || username, jsonb_build_object('session', id), NULL
+			$4,
+			$5,
+			$6,
+			'user:' || username,
+			jsonb_build_object('session', id),
+			NULL
 		FROM ended
 		ORDER BY id`
+
 	args = append([]any{by.id, by.name, by.credential, by.address, by.requestID, action}, args...)
 	return execute(ctx, q, "end sessions", begin+condition+end, args...)
 }

@@ -41,25 +41,23 @@ func (a *accounts) ensureAdministrator(ctx context.Context) error {
 			user
 			TokenWaits bool
 		}](ctx, tx, nil, "look for the user admin", query)
+		if err != nil {
+			return err
+		}
+
 		u := found.user
 		switch {
-		case err != nil:
-			return err
 		case u.ID == "":
 			n := newUser{username: "admin", status: statusActive, roles: []string{adminRole}}
-			if u, err = createUser(ctx, tx, serviceActor(), n); err != nil {
+			u, err = createUser(ctx, tx, serviceActor(), n)
+			if err != nil {
 				return err
 			}
 		case u.Status != statusActive || !slices.Contains(u.Roles, adminRole):
 			a.core.log.Warn(nobodyCanSignIn)
 			return nil
-		case found.TokenWaits: // an earlier start wrote the token into a file, perhaps on another machine
-			where := slog.Attr{} // not logged
-			if _, err := os.Lstat(file); err == nil {
-				where = slog.String("file", file)
-			}
-			a.core.log.Info("the user admin has no password yet: use the token in the file of the first start, "+
-				"or make another administrator with: cairn user create NAME --role admin", where)
+		case found.TokenWaits:
+			a.logWaitingToken(file)
 			return nil
 		}
 
@@ -67,7 +65,9 @@ func (a *accounts) ensureAdministrator(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if found.ID != "" { // the creation of the user is in the audit log already
+
+		// The creation of a user is in the audit log already.
+		if found.ID != "" {
 			if err := audit(ctx, tx, serviceActor(), "user.password_reset", "user:admin", nil, nil); err != nil {
 				return err
 			}
@@ -83,11 +83,14 @@ func (a *accounts) ensureAdministrator(ctx context.Context) error {
 		isWritten = true
 		return nil
 	})
+
 	if err == nil && isWritten {
 		a.core.log.Info("the user admin has no password yet: set one with the token in the file",
 			"file", file, "page", a.core.cfg.baseURL+"/set-password")
 	}
-	if p, ok := errors.AsType[*problem](err); ok { // the name is retired: admin was deleted or renamed
+
+	// A problem means that the name is retired: admin was deleted or renamed.
+	if p, ok := errors.AsType[*problem](err); ok {
 		a.core.log.Warn(nobodyCanSignIn, "error", p.code)
 		return nil
 	}
@@ -95,10 +98,22 @@ func (a *accounts) ensureAdministrator(ctx context.Context) error {
 	return err
 }
 
+// logWaitingToken logs that an earlier start wrote the token into a file, perhaps on another
+// machine. It names the file if this machine has it.
+func (a *accounts) logWaitingToken(file string) {
+	where := slog.Attr{} // not logged
+	if _, err := os.Lstat(file); err == nil {
+		where = slog.String("file", file)
+	}
+	a.core.log.Info("the user admin has no password yet: use the token in the file of the first start, "+
+		"or make another administrator with: cairn user create NAME --role admin", where)
+}
+
 // withdrawFirstAdminToken voids the token in the first administrator's file, if there is one, and
 // removes the file.
 func (a *accounts) withdrawFirstAdminToken(ctx context.Context, tx pgx.Tx) error {
 	const void = `DELETE FROM password_tokens WHERE token_hash = $1`
+
 	token, err := os.ReadFile(a.core.cfg.firstAdminFile())
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -106,6 +121,7 @@ func (a *accounts) withdrawFirstAdminToken(ctx context.Context, tx pgx.Tx) error
 	if err != nil {
 		return fmt.Errorf("read the first administrator's token: %w", err)
 	}
+
 	hash := hashToken(strings.TrimSpace(string(token)))
 	if _, err := execute(ctx, tx, "void the first administrator's token", void, hash); err != nil {
 		return err

@@ -55,6 +55,7 @@ func (a *accounts) newGuess(ctx context.Context, userID, login string, address n
 				SELECT FROM known_networks
 				WHERE user_id = nullif($3, '')::uuid AND network = $2 AND expires_at > now()
 			) AS is_known`
+
 	names := a.core.keys.Load().throttleKeys(login)
 	network := clientNetwork(address).String()
 	found, err := collectOne[struct {
@@ -64,8 +65,8 @@ func (a *accounts) newGuess(ctx context.Context, userID, login string, address n
 	if err != nil {
 		return attempt{}, err
 	}
-	account := cmp.Or(found.Account, names[0])
 
+	account := cmp.Or(found.Account, names[0])
 	const day = 24 * time.Hour
 	rules := []throttleRule{
 		{
@@ -147,6 +148,7 @@ func (a attempt) throttled(ctx context.Context, q querier) error {
 		FROM throttles
 		WHERE (account, network) IN (SELECT * FROM unnest($1::text[], $2::text[]))
 			AND next_at > now()`
+
 	var accounts, networks []string
 	for _, r := range a.rules {
 		accounts = append(accounts, r.account)
@@ -161,8 +163,12 @@ func (a attempt) throttled(ctx context.Context, q querier) error {
 
 // errThrottled returns the problem 429 of an attempt that has to wait.
 func errThrottled(wait time.Duration) error {
-	return &problem{status: http.StatusTooManyRequests, code: "too_many_attempts",
-		detail: "Too many attempts. Wait before the next.", retryAfter: wait + time.Second - 1} // rounded up
+	return &problem{
+		status:     http.StatusTooManyRequests,
+		code:       "too_many_attempts",
+		detail:     "Too many attempts. Wait before the next.",
+		retryAfter: wait + time.Second - 1, // rounded up
+	}
 }
 
 // count counts the attempt under all its rules. If a rule makes it wait, it counts nothing and
@@ -190,8 +196,8 @@ func (a attempt) count(ctx context.Context, db *pgxpool.Pool) error {
 			return nil
 		})
 	}
-	err := inTransaction(ctx, db, func(tx pgx.Tx) error { return tx.SendBatch(ctx, batch).Close() })
 
+	err := inTransaction(ctx, db, func(tx pgx.Tx) error { return tx.SendBatch(ctx, batch).Close() })
 	if err != errMustWait {
 		return err
 	}
@@ -294,6 +300,7 @@ func (a *accounts) throttledHash(ctx context.Context, counted attempt, work func
 		return err
 	}
 	defer leaveAccount()
+
 	leaveHasher, err := a.hasher.line.acquire(ctx, "")
 	if err != nil {
 		return err
@@ -303,11 +310,13 @@ func (a *accounts) throttledHash(ctx context.Context, counted attempt, work func
 	if err := counted.count(ctx, a.core.db); err != nil {
 		return err
 	}
+
 	isSuccess, err := work()
 	leaveHasher() // another request can hash while this attempt is refunded
 
-	isFailure := err == errWrongCredentials || err == errOTPInvalid
-	if isSuccess || err != nil && !isFailure {
+	isWrongGuess := err == errWrongCredentials || err == errOTPInvalid
+	isOtherEnd := err != nil && !isWrongGuess
+	if isSuccess || isOtherEnd {
 		a.refund(ctx, counted, isSuccess)
 	}
 	return err

@@ -84,6 +84,7 @@ func newKey(id string, secret []byte) key {
 // content.
 func parseKeys(file []byte) (*keyring, error) {
 	kid := regexp.MustCompile(`^[A-Za-z0-9_-]{1,32}$`)
+
 	var ring keyring
 	seen := map[string]bool{}
 	for i, line := range strings.Split(string(file), "\n") {
@@ -91,6 +92,7 @@ func parseKeys(file []byte) (*keyring, error) {
 		if line == "" || strings.HasPrefix(line, "#") {
 			continue
 		}
+
 		id, encoded, _ := strings.Cut(line, " ")
 		secret, err := base64.StdEncoding.Strict().DecodeString(strings.TrimSpace(encoded))
 		switch {
@@ -103,6 +105,7 @@ func parseKeys(file []byte) (*keyring, error) {
 		case seen[id] || seen[string(secret)]:
 			return nil, fmt.Errorf("line %d: another line has the same key id or secret", i+1)
 		}
+
 		seen[id] = true
 		seen[string(secret)] = true
 		ring.keys = append(ring.keys, newKey(id, secret))
@@ -149,7 +152,9 @@ func (k key) signJWT(payload string) string {
 // isSigned reports whether the token equals sign(k) for one of the keys k. It compares text: of
 // several forms that decode to the same bytes, only one is accepted.
 func (ring *keyring) isSigned(token string, sign func(k key) string) bool {
-	return slices.ContainsFunc(ring.keys, func(k key) bool { return hmac.Equal([]byte(token), []byte(sign(k))) })
+	return slices.ContainsFunc(ring.keys, func(k key) bool {
+		return hmac.Equal([]byte(token), []byte(sign(k)))
+	})
 }
 
 // canonicalUUID matches the text form that uuidText returns.
@@ -161,9 +166,14 @@ var canonicalUUID = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{1
 // one that the key signs. This rules out "alg":"none" and its kin (RFC 8725, section 3.1). The
 // payload, too, must be what signAccess writes for these claims, so that no claim passes unread.
 func (ring *keyring) verifyAccess(token string, now time.Time, longest time.Duration) (accessClaims, error) {
+	if len(token) > maxTokenLength {
+		return accessClaims{}, errToken
+	}
+
 	_, rest, _ := strings.Cut(token, ".")
 	payload, _, _ := strings.Cut(rest, ".")
-	if len(token) > maxTokenLength || !ring.isSigned(token, func(k key) string { return k.signJWT(payload) }) {
+	sign := func(k key) string { return k.signJWT(payload) }
+	if !ring.isSigned(token, sign) {
 		return accessClaims{}, errToken
 	}
 
@@ -173,17 +183,23 @@ func (ring *keyring) verifyAccess(token string, now time.Time, longest time.Dura
 		return accessClaims{}, errToken
 	}
 
+	// The payload must be what signAccess writes for these claims, with an ID as rand.Text returns.
 	again, _ := json.Marshal(claims)
-	switch at := now.Unix(); {
-	case payload != base64.RawURLEncoding.EncodeToString(again),
-		claims.Issuer != tokenIssuer || claims.Audience != tokenIssuer,
-		!canonicalUUID.MatchString(claims.Subject) || !canonicalUUID.MatchString(claims.SessionID),
-		len(claims.ID) != 26 || !consistsOf(claims.ID, "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"), // as rand.Text returns
-		at >= claims.ExpiresAt || claims.IssuedAt > at+maxClockSkew,
-		claims.ExpiresAt > claims.IssuedAt+int64(longest/time.Second)+maxClockSkew:
+	isCanonical := payload == base64.RawURLEncoding.EncodeToString(again)
+	isOurs := claims.Issuer == tokenIssuer && claims.Audience == tokenIssuer
+	hasIDs := canonicalUUID.MatchString(claims.Subject) && canonicalUUID.MatchString(claims.SessionID)
+	isRandom := len(claims.ID) == 26 && consistsOf(claims.ID, "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567")
+	if !isCanonical || !isOurs || !hasIDs || !isRandom {
 		return accessClaims{}, errToken
 	}
 
+	at := now.Unix()
+	isExpired := at >= claims.ExpiresAt
+	isFromFuture := claims.IssuedAt > at+maxClockSkew
+	isTooLong := claims.ExpiresAt > claims.IssuedAt+int64(longest/time.Second)+maxClockSkew
+	if isExpired || isFromFuture || isTooLong {
+		return accessClaims{}, errToken
+	}
 	return claims, nil
 }
 
@@ -212,9 +228,11 @@ func (ring *keyring) verifyRefresh(token string) (session [16]byte, generation i
 	if err != nil || len(b) != refreshTokenSize {
 		return session, 0, errToken
 	}
+
 	copy(session[:], b[1:17])
 	generation = int64(binary.BigEndian.Uint64(b[17:25]))
-	if !ring.isSigned(token, func(k key) string { return k.signRefresh(session, generation) }) {
+	sign := func(k key) string { return k.signRefresh(session, generation) }
+	if !ring.isSigned(token, sign) {
 		return [16]byte{}, 0, errToken
 	}
 	return session, generation, nil
@@ -231,9 +249,11 @@ func (ring *keyring) signCursor(scope string, keys []string) string {
 // verifyCursor returns the sort keys in a cursor that signCursor made for this scope, or errToken.
 func (ring *keyring) verifyCursor(scope, cursor string) (keys []string, err error) {
 	encoded, mac, _ := strings.Cut(cursor, ".")
-	if !ring.isSigned(mac, func(k key) string { return encodedMAC(k.cursor, encoded+"."+scope) }) {
+	sign := func(k key) string { return encodedMAC(k.cursor, encoded+"."+scope) }
+	if !ring.isSigned(mac, sign) {
 		return nil, errToken
 	}
+
 	payload, err := base64.RawURLEncoding.Strict().DecodeString(encoded)
 	if err != nil || json.Unmarshal(payload, &keys) != nil {
 		return nil, errToken // unreachable: Cairn signed it
@@ -261,8 +281,10 @@ const apiTokenPrefix = "cairn_pat_"
 func newAPIToken() (token string, hash []byte) {
 	secret := make([]byte, 32)
 	rand.Read(secret) // never fails (crypto/rand)
+
 	text := apiTokenPrefix + hex.EncodeToString(secret)
-	token = fmt.Sprintf("%s%08x", text, crc32.ChecksumIEEE([]byte(text)))
+	checksum := crc32.ChecksumIEEE([]byte(text))
+	token = fmt.Sprintf("%s%08x", text, checksum)
 	return token, hashToken(token)
 }
 
@@ -270,7 +292,12 @@ func newAPIToken() (token string, hash []byte) {
 // error is errToken, so that a mistyped token costs no query.
 func hashAPIToken(token string) ([]byte, error) {
 	const end = len(apiTokenPrefix) + 64
-	if len(token) != end+8 || token[end:] != fmt.Sprintf("%08x", crc32.ChecksumIEEE([]byte(token[:end]))) {
+	if len(token) != end+8 {
+		return nil, errToken
+	}
+
+	checksum := crc32.ChecksumIEEE([]byte(token[:end]))
+	if token[end:] != fmt.Sprintf("%08x", checksum) {
 		return nil, errToken
 	}
 	return hashToken(token), nil
