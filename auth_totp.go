@@ -27,9 +27,16 @@ func totpStep(secret []byte, code string, now time.Time) (step int64, found bool
 		mac := hmac.New(sha1.New, secret)
 		mac.Write(binary.BigEndian.AppendUint64(nil, uint64(at)))
 		sum := mac.Sum(nil)
-		number := binary.BigEndian.Uint32(sum[sum[len(sum)-1]&0xf:]) & 0x7fffffff // RFC 4226, section 5.3
-		if subtle.ConstantTimeCompare(fmt.Appendf(nil, "%06d", number%1_000_000), []byte(code)) == 1 {
-			step, found = at, true
+
+		// Dynamic truncation (RFC 4226, section 5.3).
+		offset := sum[len(sum)-1] & 0xf
+		number := binary.BigEndian.Uint32(sum[offset:]) & 0x7fffffff
+		want := fmt.Appendf(nil, "%06d", number%1_000_000)
+
+		// All three steps are computed, whichever matches.
+		if subtle.ConstantTimeCompare(want, []byte(code)) == 1 {
+			step = at
+			found = true
 		}
 	}
 	return step, found
@@ -43,8 +50,12 @@ func (a *accounts) useTOTP(ctx context.Context, q querier, userID, code string) 
 	const get = `SELECT kid, secret FROM totp_secrets WHERE user_id = $1`
 	const use = `
 		UPDATE totp_secrets
-		SET last_step = $3, kid = $4, secret = $5
-		WHERE user_id = $1 AND secret = $2 AND last_step < $3`
+		SET last_step = $3,
+			kid = $4,
+			secret = $5
+		WHERE user_id = $1
+			AND secret = $2
+			AND last_step < $3`
 
 	found, err := collectOne[struct {
 		KID    string
@@ -54,12 +65,17 @@ func (a *accounts) useTOTP(ctx context.Context, q querier, userID, code string) 
 		return false, err
 	}
 
-	ring, sealed := a.core.keys.Load(), found.Secret
+	ring := a.core.keys.Load()
+	sealed := found.Secret
 	k, isKnown := ring.find(found.KID)
 	if !isKnown {
-		return false, &problem{status: http.StatusServiceUnavailable, code: "totp_unavailable", retryAfter: time.Minute,
-			detail: "Codes cannot be checked now. Use a recovery code, or tell the operator.",
-			err:    errors.New("the key file has no key " + found.KID)}
+		return false, &problem{
+			status:     http.StatusServiceUnavailable,
+			code:       "totp_unavailable",
+			retryAfter: time.Minute,
+			detail:     "Codes cannot be checked now. Use a recovery code, or tell the operator.",
+			err:        errors.New("the key file has no key " + found.KID),
+		}
 	}
 	secret, err := k.totp.Open(nil, nil, sealed, []byte(userID))
 	if err != nil {
@@ -75,6 +91,8 @@ func (a *accounts) useTOTP(ctx context.Context, q querier, userID, code string) 
 		k = ring.keys[0]
 		sealed = k.totp.Seal(nil, nil, secret, []byte(userID))
 	}
+
+	// No row changes if another request has used this step meanwhile, or a later one.
 	n, err := execute(ctx, q, "use TOTP code", use, userID, found.Secret, step, k.id, sealed)
 	return n == 1, err
 }
@@ -85,11 +103,22 @@ func useRecoveryCode(ctx context.Context, q querier, by actor, u user, code stri
 		WITH used AS (
 			UPDATE totp_secrets
 			SET recovery_hashes = array_remove(recovery_hashes, $8)
-			WHERE user_id = $7 AND $8 = ANY (recovery_hashes)
+			WHERE user_id = $7
+				AND $8 = ANY (recovery_hashes)
 			RETURNING cardinality(recovery_hashes) AS codes_left
 		)` + insertAudit + `
-		SELECT $1, $2, $3, $4, $5, 'totp.recovery_code', $6, NULL, to_jsonb(used)
+		SELECT
+			$1,
+			$2,
+			$3,
+			$4,
+			$5,
+			'totp.recovery_code',
+			$6,
+			NULL,
+			to_jsonb(used)
 		FROM used`
+
 	n, err := execute(ctx, q, "use recovery code", query,
 		by.id, by.name, by.credential, by.address, by.requestID, "user:"+u.Username, u.ID, hashToken(code))
 	return n == 1, err
@@ -123,8 +152,11 @@ func (k key) passwordProof(found passwordRecord, expires int64) string {
 func (ring *keyring) verifyProof(proof string, found passwordRecord, now time.Time) bool {
 	end, _, _ := strings.Cut(proof, ".")
 	expires, err := strconv.ParseInt(end, 10, 64)
-	return err == nil && now.Unix() < expires &&
-		ring.isSigned(proof, func(k key) string { return k.passwordProof(found, expires) })
+	if err != nil || now.Unix() >= expires {
+		return false
+	}
+
+	return ring.isSigned(proof, func(k key) string { return k.passwordProof(found, expires) })
 }
 
 // normalizeCode returns a code without the blanks and dashes between its groups.
@@ -137,17 +169,19 @@ func normalizeCode(otp string) string {
 // it restarted the counts, somebody who knows the password could guess codes without end. A user
 // who is not active cannot sign in, and needs no code to learn that.
 func (a *accounts) checkSecondFactor(r *http.Request, u user, otp string) error {
+	if !u.TOTP || u.Status != statusActive {
+		return nil
+	}
+	code := normalizeCode(otp)
+	if code == "" {
+		return errOTPRequired
+	}
+
 	var isRight bool
 	var err error
-	code := normalizeCode(otp)
-	switch {
-	case !u.TOTP || u.Status != statusActive:
-		return nil
-	case code == "":
-		return errOTPRequired
-	case len(code) == 6:
+	if len(code) == 6 {
 		isRight, err = a.useTOTP(r.Context(), a.core.db, u.ID, code)
-	default:
+	} else {
 		isRight, err = useRecoveryCode(r.Context(), a.core.db, actorOf(r), u, code)
 	}
 	if err == nil && !isRight {
@@ -170,13 +204,18 @@ func (a *accounts) createTOTP(w http.ResponseWriter, r *http.Request, in totpReq
 		INSERT INTO totp_secrets AS t (user_id, kid, secret, expires_at)
 		VALUES ($1, $2, $3, now() + interval '15 minutes')
 		ON CONFLICT (user_id) DO UPDATE
-		SET kid = $2, secret = $3, last_step = 0, expires_at = excluded.expires_at
+		SET kid = $2,
+			secret = $3,
+			last_step = 0,
+			expires_at = excluded.expires_at
 		WHERE t.expires_at IS NOT NULL`
+
 	u := principalOf(r).User
 	if u.TOTP {
 		return errTOTPEnabled
 	}
-	if _, err := a.confirmPassword(r, confirmation{CurrentPassword: in.CurrentPassword}); err != nil {
+	password := confirmation{CurrentPassword: in.CurrentPassword}
+	if _, err := a.confirmPassword(r, password); err != nil {
 		return err
 	}
 
@@ -200,7 +239,12 @@ func (a *accounts) createTOTP(w http.ResponseWriter, r *http.Request, in totpReq
 		}
 		return err
 	})
-	return writeCreated(w, map[string]string{"secret": secret, "uri": uri}, "", err)
+
+	answer := map[string]string{
+		"secret": secret,
+		"uri":    uri,
+	}
+	return writeCreated(w, answer, "", err)
 }
 
 // errTOTPEnabled is the 409 for a user who has a second factor already.
@@ -219,8 +263,10 @@ func (a *accounts) enableTOTP(w http.ResponseWriter, r *http.Request, in totpCon
 	const enable = `
 		WITH enabled AS (
 			UPDATE totp_secrets
-			SET recovery_hashes = $2, expires_at = NULL
-			WHERE user_id = $1 AND expires_at > now()
+			SET recovery_hashes = $2,
+				expires_at = NULL
+			WHERE user_id = $1
+				AND expires_at > now()
 			RETURNING user_id
 		)
 		UPDATE users
@@ -233,10 +279,12 @@ func (a *accounts) enableTOTP(w http.ResponseWriter, r *http.Request, in totpCon
 	var hashes [][]byte
 	for range 10 {
 		text := rand.Text()[:24] // 120 random bits: too many to guess from the hash
-		recovery = append(recovery, strings.Join([]string{text[:6], text[6:12], text[12:18], text[18:]}, "-"))
+		groups := []string{text[:6], text[6:12], text[12:18], text[18:]}
+		recovery = append(recovery, strings.Join(groups, "-"))
 		hashes = append(hashes, hashToken(text))
 	}
 
+	// The code is a guess: it counts as an attempt to log in.
 	p := principalOf(r)
 	guess, err := a.newGuess(r.Context(), p.User.ID, p.User.Username, callerOf(r).address)
 	if err != nil {
@@ -254,6 +302,8 @@ func (a *accounts) enableTOTP(w http.ResponseWriter, r *http.Request, in totpCon
 		if err != nil {
 			return err
 		}
+
+		// A wrong code rolls the change back.
 		isRight, err := a.useTOTP(ctx, tx, p.User.ID, normalizeCode(in.OTP))
 		if err == nil && !isRight {
 			err = errOTPWrong
@@ -261,15 +311,17 @@ func (a *accounts) enableTOTP(w http.ResponseWriter, r *http.Request, in totpCon
 		if err != nil {
 			return err
 		}
+
 		if err := endSessionsOf(ctx, tx, by, p.User.ID, p.CredentialID); err != nil {
 			return err
 		}
 		return audit(ctx, tx, by, "totp.enable", "user:"+p.User.Username, nil, nil)
 	})
-	if err != errOTPWrong { // that one stays counted, as a wrong password does
+
+	// A wrong code stays counted, as a wrong password does.
+	if err != errOTPWrong {
 		a.refund(r.Context(), guess, false)
 	}
-
 	return writeEntity(w, map[string][]string{"recovery_codes": recovery}, "", err)
 }
 
@@ -283,6 +335,7 @@ func (a *accounts) deleteTOTP(w http.ResponseWriter, r *http.Request, in confirm
 	if _, err := a.confirmPassword(r, in); err != nil {
 		return err
 	}
+
 	return writeDone(w, a.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) error {
 		return resetTOTP(ctx, tx, by, u)
 	}))
@@ -292,12 +345,17 @@ func (a *accounts) deleteTOTP(w http.ResponseWriter, r *http.Request, in confirm
 // target (see actOnUser).
 func resetTOTP(ctx context.Context, tx pgx.Tx, by actor, target user) error {
 	const query = `
-		WITH removed AS (DELETE FROM totp_secrets WHERE user_id = $1)
+		WITH removed AS (
+			DELETE FROM totp_secrets
+			WHERE user_id = $1
+		)
 		UPDATE users
 		SET totp = false,
 			credential_version = credential_version + 1, -- so that a login under way begins again
 			updated_at = now()
-		WHERE id = $1 AND totp`
+		WHERE id = $1
+			AND totp`
+
 	n, err := execute(ctx, tx, "remove TOTP", query, target.ID)
 	if err != nil || n == 0 {
 		return err

@@ -76,6 +76,7 @@ func changeAccess(ctx context.Context, db *pgxpool.Pool, do func(tx pgx.Tx) erro
 		if err := advisoryLock(ctx, tx, lockAccess); err != nil {
 			return err
 		}
+
 		before, err := administratorExists(ctx, tx)
 		if err != nil {
 			return err
@@ -83,6 +84,7 @@ func changeAccess(ctx context.Context, db *pgxpool.Pool, do func(tx pgx.Tx) erro
 		if err := do(tx); err != nil || !before {
 			return err
 		}
+
 		after, err := administratorExists(ctx, tx)
 		if err == nil && !after {
 			err = conflict("last_administrator",
@@ -112,7 +114,9 @@ func administratorExists(ctx context.Context, q querier) (bool, error) {
 			FROM roles r
 			JOIN user_roles ur ON ur.role_id = r.id
 			JOIN users u ON u.id = ur.user_id
-			WHERE r.name = '` + adminRole + `' AND u.status = 'active' AND u.password_hash IS NOT NULL
+			WHERE r.name = '` + adminRole + `'
+				AND u.status = 'active'
+				AND u.password_hash IS NOT NULL
 		)`
 	return scalar[bool](ctx, q, "look for an administrator", query)
 }
@@ -120,9 +124,13 @@ func administratorExists(ctx context.Context, q querier) (bool, error) {
 // administer runs do in a changeAccess transaction on behalf of the caller, who must hold the
 // permission ("" if none is needed). It reads the principal again under the lock: a permission that
 // was taken away meanwhile no longer counts.
-func (a *accounts) administer(r *http.Request, permission string,
-	do func(ctx context.Context, tx pgx.Tx, by actor) error) error {
-	ctx, by := r.Context(), actorOf(r)
+func (a *accounts) administer(
+	r *http.Request,
+	permission string,
+	do func(ctx context.Context, tx pgx.Tx, by actor) error,
+) error {
+	ctx := r.Context()
+	by := actorOf(r)
 	return a.changeAccess(ctx, func(tx pgx.Tx) error {
 		p, err := getPrincipal(ctx, tx, &a.users, callerOf(r).credential)
 		if err == nil && permission != "" && !p.holds(permission) {
@@ -131,6 +139,7 @@ func (a *accounts) administer(r *http.Request, permission string,
 		if err != nil {
 			return err
 		}
+
 		by.permissions = p.Permissions
 		return do(ctx, tx, by)
 	})
@@ -156,7 +165,8 @@ func (a actor) coversHolders(ctx context.Context, q querier, roleID int64) error
 // rolePermissions returns the permissions that these roles give together. An unknown role is a 422.
 func rolePermissions(ctx context.Context, q querier, names []string) ([]string, error) {
 	const query = `
-		SELECT coalesce(array_agg(DISTINCT r.name), '{}') AS existing,
+		SELECT
+			coalesce(array_agg(DISTINCT r.name), '{}') AS existing,
 			coalesce(array_agg(DISTINCT rp.permission) FILTER (WHERE rp.permission IS NOT NULL), '{}') AS grants,
 			` + declaredPermissions + ` AS declared
 		FROM roles r
@@ -168,9 +178,11 @@ func rolePermissions(ctx context.Context, q querier, names []string) ([]string, 
 	if err != nil {
 		return nil, err
 	}
+
 	var v invalid
 	for _, name := range names {
-		v.check(slices.Contains(found.Existing, name), "roles", "unknown", fmt.Sprintf("there is no role %.64q", name))
+		exists := slices.Contains(found.Existing, name)
+		v.check(exists, "roles", "unknown", fmt.Sprintf("there is no role %.64q", name))
 	}
 	return effectivePermissions(found.Declared, found.Existing, found.Grants), v.err()
 }
@@ -268,10 +280,11 @@ var permissionName = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]*(\.[a-z0-9_-]+)+$`)
 func checkDeclaration(name, meaning string) error {
 	var v invalid
 	prefix, _, _ := strings.Cut(name, ".")
-	isReserved := prefix == "cairn" || slices.ContainsFunc(builtInNames(), func(builtIn string) bool {
-		return strings.HasPrefix(builtIn, prefix+".")
-	})
-	v.check(permissionName.MatchString(name) && len(name) <= 63, "name", "malformed",
+	hasPrefix := func(builtIn string) bool { return strings.HasPrefix(builtIn, prefix+".") }
+	isReserved := prefix == "cairn" || slices.ContainsFunc(builtInNames(), hasPrefix)
+	isName := permissionName.MatchString(name) && len(name) <= 63
+
+	v.check(isName, "name", "malformed",
 		"must be like wiki.edit: lower-case letters, digits, dashes and underscores around a dot, at most 63")
 	v.check(!isReserved, "name", "reserved", "begins like a built-in permission: choose another prefix")
 	v.check(isLine(meaning, 1, 200), "meaning", "malformed",
@@ -287,8 +300,14 @@ type permissionRequest struct {
 
 // dropGrants begins a statement that takes the permission $1 from all roles and API tokens.
 const dropGrants = `
-		WITH ungranted AS (DELETE FROM role_permissions WHERE permission = $1),
-			cut AS (UPDATE api_tokens SET permissions = array_remove(permissions, $1) WHERE $1 = ANY (permissions))`
+		WITH ungranted AS (
+			DELETE FROM role_permissions
+			WHERE permission = $1
+		), cut AS (
+			UPDATE api_tokens
+			SET permissions = array_remove(permissions, $1)
+			WHERE $1 = ANY (permissions)
+		)`
 
 // declarePermission answers POST /api/v1/permissions.
 func (a *accounts) declarePermission(w http.ResponseWriter, r *http.Request, in permissionRequest) error {
@@ -311,6 +330,7 @@ func (a *accounts) declarePermission(w http.ResponseWriter, r *http.Request, in 
 			return conflict("too_many_permissions",
 				"A hundred permissions are declared. Remove one that nobody needs.")
 		}
+
 		if _, err := execute(ctx, tx, "declare permission", insert, in.Name, in.Meaning); err != nil {
 			return err
 		}
@@ -333,10 +353,12 @@ func (a *accounts) updatePermission(w http.ResponseWriter, r *http.Request, in m
 		if err := checkDeclaration(p.Name, in.Meaning); err != nil {
 			return err
 		}
+
 		after = permissionView{p.Name, in.Meaning, true}
 		if in.Meaning == p.Meaning {
 			return nil
 		}
+
 		if _, err := execute(ctx, tx, "change permission", update, p.Name, in.Meaning); err != nil {
 			return err
 		}
@@ -355,11 +377,13 @@ func (a *accounts) removePermission(w http.ResponseWriter, r *http.Request) erro
 		return invalid{{"force", "malformed", "must be empty, true or false"}}.err()
 	}
 	isForced := query.Has("force") && force != "false"
+
 	return writeDone(w, a.actOnPermission(r, func(ctx context.Context, tx pgx.Tx, by actor, p heldPermission) error {
 		if !isForced && (len(p.Roles) > 0 || p.APITokens > 0) {
 			return conflict("permission_in_use",
 				"Roles or API tokens hold this permission. ?force takes it from them.")
 		}
+
 		if _, err := execute(ctx, tx, "remove permission", remove, p.Name); err != nil {
 			return err
 		}
@@ -379,14 +403,27 @@ type heldPermission struct {
 // actOnPermission runs do on the declared permission of the path, under lockAccess. It checks the
 // subset rule first: the caller must hold every permission of the roles that have this one. If an
 // API token names it, the caller must hold the permission itself.
-func (a *accounts) actOnPermission(r *http.Request,
-	do func(context.Context, pgx.Tx, actor, heldPermission) error) error {
+func (a *accounts) actOnPermission(
+	r *http.Request,
+	do func(context.Context, pgx.Tx, actor, heldPermission) error,
+) error {
 	const query = `
-		SELECT d.name, d.meaning,
-			ARRAY(SELECT r.name FROM roles r JOIN role_permissions rp ON rp.role_id = r.id
-				WHERE rp.permission = d.name ORDER BY r.name) AS roles,
-			(SELECT count(*) FROM api_tokens t
-				WHERE d.name = ANY (t.permissions) AND t.expires_at > now()) AS api_tokens
+		SELECT
+			d.name,
+			d.meaning,
+			ARRAY(
+				SELECT r.name
+				FROM roles r
+				JOIN role_permissions rp ON rp.role_id = r.id
+				WHERE rp.permission = d.name
+				ORDER BY r.name
+			) AS roles,
+			(
+				SELECT count(*)
+				FROM api_tokens t
+				WHERE d.name = ANY (t.permissions)
+					AND t.expires_at > now()
+			) AS api_tokens
 		FROM declared_permissions d
 		WHERE d.name = $1`
 
