@@ -8,15 +8,20 @@ import (
 
 // applyTransform returns the coordinates of a column and a row of the raster.
 func applyTransform(t [6]float64, col, row float64) (x, y float64) {
-	return t[0]*col + t[1]*row + t[2], t[3]*col + t[4]*row + t[5]
+	x = t[0]*col + t[1]*row + t[2]
+	y = t[3]*col + t[4]*row + t[5]
+	return x, y
 }
 
-// invertTransform returns column and row of coordinates. They are not finite if t is singular.
+// invertTransform returns column and row of coordinates. They are not finite if t has no inverse.
 func invertTransform(t [6]float64, x, y float64) (col, row float64) {
 	determinant := t[0]*t[4] - t[1]*t[3]
 	x -= t[2]
 	y -= t[5]
-	return (t[4]*x - t[1]*y) / determinant, (t[0]*y - t[3]*x) / determinant
+
+	col = (t[4]*x - t[1]*y) / determinant
+	row = (t[0]*y - t[3]*x) / determinant
+	return col, row
 }
 
 // edgeSegments is how many segments follow the curve of a raster's edge in degrees. GDAL calls
@@ -37,11 +42,21 @@ type degreesBox struct {
 }
 
 // degreesRange is a range of longitudes and latitudes that grows; longitudes may lie outside ±180.
-type degreesRange struct{ west, south, east, north float64 }
+type degreesRange struct {
+	west  float64
+	south float64
+	east  float64
+	north float64
+}
 
 // emptyRange returns the range that holds nothing.
 func emptyRange() degreesRange {
-	return degreesRange{math.Inf(1), math.Inf(1), math.Inf(-1), math.Inf(-1)}
+	return degreesRange{
+		west:  math.Inf(1),
+		south: math.Inf(1),
+		east:  math.Inf(-1),
+		north: math.Inf(-1),
+	}
 }
 
 // add extends the range to a position.
@@ -55,7 +70,12 @@ func (r *degreesRange) add(at position) {
 // addPoles extends the range to poles, which have every longitude.
 func (r *degreesRange) addPoles(latitudes []float64) {
 	for _, pole := range latitudes {
-		*r = degreesRange{-180, min(r.south, pole), 180, max(r.north, pole)}
+		*r = degreesRange{
+			west:  -180,
+			south: min(r.south, pole),
+			east:  180,
+			north: max(r.north, pole),
+		}
 	}
 }
 
@@ -66,12 +86,16 @@ func (c *crsDefinition) shiftOver(t [6]float64, width, height float64) (datumShi
 		return datumShift{}, err
 	}
 
+	// How far the raster reaches from there; half the globe if its corner has no position.
 	cornerLon, cornerLat, err := c.projection.inverse(applyTransform(t, 0, 0))
 	if err != nil {
 		cornerLon = lon + 180
 		cornerLat = lat
 	}
-	reach := max(math.Abs(math.Remainder(cornerLon-lon, 360)), math.Abs(cornerLat-lat))
+	reachLon := math.Abs(math.Remainder(cornerLon-lon, 360))
+	reachLat := math.Abs(cornerLat - lat)
+
+	reach := max(reachLon, reachLat)
 	return c.shiftAt(lon, lat, reach), nil
 }
 
@@ -88,14 +112,20 @@ func boxInDegrees(c *crsDefinition, t [6]float64, width, height float64) (degree
 	box := degreesBox{accuracyM: max(raster.shift.accuracyM, overshoot)}
 	if !whole { // for example a map of the world
 		r = raster.rangeOfGrid()
-		cell := math.Hypot(math.Hypot(t[0], t[3])*width, math.Hypot(t[1], t[4])*height) / edgeSegments
+
+		// The diagonal of a cell of the grid.
+		alongRow := math.Hypot(t[0], t[3]) * width
+		alongColumn := math.Hypot(t[1], t[4]) * height
+		cell := math.Hypot(alongRow, alongColumn) / edgeSegments
 		box.accuracyM = max(raster.shift.accuracyM, cell*p.unit)
 	}
 
 	// Longitudes may count from elsewhere. Latitudes beyond 90 are cut off below.
 	const farthestDegrees = 540
+	least := min(r.west, r.south)
+	most := max(r.east, r.north)
 	meetsGlobe := r.south < 90 && r.north > -90
-	isNear := min(r.west, r.south) >= -farthestDegrees && max(r.east, r.north) <= farthestDegrees
+	isNear := least >= -farthestDegrees && most <= farthestDegrees
 	if !meetsGlobe || !isNear {
 		return box, fmt.Errorf("longitudes %.6g to %.6g, latitudes %.6g to %.6g are not on the globe",
 			r.west, r.east, r.south, r.north)
@@ -111,9 +141,11 @@ func boxInDegrees(c *crsDefinition, t [6]float64, width, height float64) (degree
 		return box, errOutsideProjection
 	}
 
+	// A pixel more than the globe needs no warning.
 	pixelX := max(math.Abs(t[0]), math.Abs(t[1])) * p.unit
 	pixelY := max(math.Abs(t[3]), math.Abs(t[4])) * p.unit
-	if p.formula == formulaGeographic && max(r.north-90, -90-r.south) > pixelY {
+	beyondPole := max(r.north-90, -90-r.south)
+	if p.formula == formulaGeographic && beyondPole > pixelY {
 		box.warnings = append(box.warnings, "the raster reaches beyond a pole; bbox ends there")
 	}
 	if max(r.east, -r.west) > 360+pixelX {
@@ -121,11 +153,17 @@ func boxInDegrees(c *crsDefinition, t [6]float64, width, height float64) (degree
 	}
 
 	west, east := normalizeLongitudes(r.west, r.east)
-	box.bounds = [4]float64{west, max(r.south, -90), east, min(r.north, 90)}
+	box.bounds = [4]float64{
+		west,
+		max(r.south, -90),
+		east,
+		min(r.north, 90),
+	}
 
 	// The database's index fails on numbers that are not 0, but too close to it.
+	const tiny = 1e-12 // degrees
 	for i, v := range box.bounds {
-		if math.Abs(v) < 1e-12 {
+		if math.Abs(v) < tiny {
 			box.bounds[i] = 0
 		}
 	}
@@ -134,11 +172,12 @@ func boxInDegrees(c *crsDefinition, t [6]float64, width, height float64) (degree
 
 // rasterPlace is where a raster lies on the globe.
 type rasterPlace struct {
-	projection    *projection
-	shift         datumShift
-	transform     [6]float64
-	width, height float64      // in pixels
-	poles         [][3]float64 // column, row and latitude of each pole that is on the map
+	projection *projection
+	shift      datumShift
+	transform  [6]float64
+	width      float64      // in pixels
+	height     float64      // in pixels
+	poles      [][3]float64 // column, row and latitude of each pole that is on the map
 }
 
 // placeRaster returns the place of a raster in a CRS. The error is errOutsideProjection.
@@ -155,7 +194,8 @@ func placeRaster(c *crsDefinition, t [6]float64, width, height float64) (r raste
 	}
 
 	for _, latitude := range [...]float64{-90, 90} {
-		if x, y, err := c.projection.forward(c.projection.longitude, latitude); err == nil {
+		x, y, err := c.projection.forward(c.projection.longitude, latitude)
+		if err == nil {
 			col, row := invertTransform(t, x, y)
 			r.poles = append(r.poles, [3]float64{col, row, latitude})
 		}
@@ -167,7 +207,12 @@ func placeRaster(c *crsDefinition, t [6]float64, width, height float64) (r raste
 // or outside by less if margin is negative.
 func (r *rasterPlace) polesWithin(margin float64) (latitudes []float64) {
 	for _, pole := range r.poles {
-		if min(pole[0], pole[1], r.width-pole[0], r.height-pole[1]) > margin {
+		inside := min(
+			pole[0],
+			pole[1],
+			r.width-pole[0],
+			r.height-pole[1])
+		if inside > margin {
 			latitudes = append(latitudes, pole[2])
 		}
 	}
@@ -187,13 +232,23 @@ func (r *rasterPlace) at(col, row float64) (position, error) {
 // down the first column and around: 1.5 is the middle of the second edge, which is the last row.
 func (r *rasterPlace) onEdges(along float64) (col, row float64) {
 	edge, part := math.Modf(along)
-	at := [4][2]float64{{0, part}, {part, 1}, {1, 1 - part}, {1 - part, 0}}[int(edge)%4]
-	return at[0] * r.width, at[1] * r.height
+	edges := [4][2]float64{
+		{0, part},     // down the first column
+		{part, 1},     // along the last row
+		{1, 1 - part}, // up the last column
+		{1 - part, 0}, // back along the first row
+	}
+
+	at := edges[int(edge)%4]
+	col = at[0] * r.width
+	row = at[1] * r.height
+	return col, row
 }
 
 // nearPoles returns the points on an edge that are nearest to a pole, in order. If the edge has
 // segments, poles farther away than one segment is long are left out.
 func (r *rasterPlace) nearPoles(edge, segments int) (along []float64) {
+	// The edge is a vector from one corner to the next.
 	col, row := r.onEdges(float64(edge))
 	toCol, toRow := r.onEdges(float64(edge + 1))
 	toCol -= col
@@ -203,12 +258,18 @@ func (r *rasterPlace) nearPoles(edge, segments int) (along []float64) {
 	for _, pole := range r.poles {
 		x := pole[0] - col
 		y := pole[1] - row
+
+		// Lengths along the edge and across, in lengths of the edge.
 		part := (x*toCol + y*toRow) / length2
 		away := (x*toRow - y*toCol) / length2
-		if part > 0 && part < 1 && math.Abs(away)*float64(segments) < 1 {
+
+		isOnEdge := part > 0 && part < 1
+		isNear := math.Abs(away)*float64(segments) < 1
+		if isOnEdge && isNear {
 			along = append(along, float64(edge)+part)
 		}
 	}
+
 	slices.Sort(along)
 	return along
 }
@@ -216,7 +277,8 @@ func (r *rasterPlace) nearPoles(edge, segments int) (along []float64) {
 // poleOn returns the latitude of the pole at a point on an edge. ok is false if none lies there.
 func (r *rasterPlace) poleOn(col, row float64) (latitude float64, ok bool) {
 	for _, pole := range r.poles {
-		if math.Hypot(pole[0]-col, pole[1]-row) <= onEdge {
+		away := math.Hypot(pole[0]-col, pole[1]-row)
+		if away <= onEdge {
 			return pole[2], true
 		}
 	}
@@ -230,9 +292,10 @@ type edgePoint struct {
 }
 
 // trace follows the edges from a corner around and back to it, each in so many segments.
-// Longitudes are continuous. A pole on an edge becomes two
-// points, one for each of the meridians on which the edges reach and leave it. whole is false if
-// points are left out because they lie outside the projection's domain.
+//
+// Longitudes are continuous. A pole on an edge becomes two points: one for the meridian on which
+// the edges reach it, and one for the meridian on which they leave it. whole is false if points are
+// left out because they lie outside the projection's domain.
 func (r *rasterPlace) trace(segments int) (points []edgePoint, whole bool) {
 	middle, err := r.at(r.width/2, r.height/2)
 	whole = err == nil
@@ -246,27 +309,40 @@ func (r *rasterPlace) trace(segments int) (points []edgePoint, whole bool) {
 			whole = false
 			return
 		}
-		if n := len(points); n > 0 && !r.projection.isCylindrical() {
-			last := points[n-1]
-			if latitude, pole := r.poleOn(col, row); pole {
-				points = append(points, edgePoint{position{last.position[0], latitude}, along})
-				fromPole = true
-				return
-			}
-			near := last.position[0]
-			if fromPole { // the raster lies on the side of its middle
-				near += math.Remainder(middle[0]-near, 360)
-			}
-			at[0] = near + math.Remainder(at[0]-near, 360)
-			if fromPole {
-				points = append(points, edgePoint{position{at[0], last.position[1]}, last.along})
-				fromPole = false
-			}
+
+		isFirst := len(points) == 0
+		if isFirst || r.projection.isCylindrical() {
+			points = append(points, edgePoint{at, along})
+			return
+		}
+
+		// The edges reach a pole on the meridian of the point before.
+		last := points[len(points)-1]
+		if latitude, pole := r.poleOn(col, row); pole {
+			reached := position{last.position[0], latitude}
+			points = append(points, edgePoint{reached, along})
+			fromPole = true
+			return
+		}
+
+		// Of the longitudes that are equal but for full turns, take the nearest.
+		near := last.position[0]
+		if fromPole { // the raster lies on the side of its middle
+			near += math.Remainder(middle[0]-near, 360)
+		}
+		at[0] = near + math.Remainder(at[0]-near, 360)
+
+		// The edges leave a pole on the meridian of the point after it.
+		if fromPole {
+			left := position{at[0], last.position[1]}
+			points = append(points, edgePoint{left, last.along})
+			fromPole = false
 		}
 		points = append(points, edgePoint{at, along})
 	}
 
-	first := 0 // a corner that is no pole
+	// Begin at a corner that is no pole.
+	first := 0
 	for ; first < 3; first++ {
 		if _, pole := r.poleOn(r.onEdges(float64(first))); !pole {
 			break
@@ -277,9 +353,11 @@ func (r *rasterPlace) trace(segments int) (points []edgePoint, whole bool) {
 	for edge := first; edge < first+4; edge++ {
 		near := r.nearPoles(edge, segments)
 		for i := range segments {
-			along := float64(edge) + float64(i+1)/float64(segments)
-			for ; len(near) > 0 && near[0] < along; near = near[1:] {
+			part := float64(i+1) / float64(segments)
+			along := float64(edge) + part
+			for len(near) > 0 && near[0] < along {
 				add(near[0])
+				near = near[1:]
 			}
 			add(along)
 		}
@@ -311,10 +389,17 @@ func (r *rasterPlace) rangeOfEdges() (bounds degreesRange, overshoot float64, wh
 			whole = false
 			return
 		}
+
 		degree := math.Pi / 180 * r.projection.ellipsoid.a // in metres
-		overshoot = max(overshoot, degree*(bounds.south-at[1]), degree*(at[1]-bounds.north))
-		if half := (bounds.east - bounds.west) / 2; half < 180 {
-			east := math.Abs(math.Remainder(at[0]-bounds.west-half, 360)) - half
+		overshoot = max(overshoot,
+			degree*(bounds.south-at[1]),
+			degree*(at[1]-bounds.north))
+
+		// A full turn has no end in the west and in the east.
+		half := (bounds.east - bounds.west) / 2
+		if half < 180 {
+			fromMiddle := math.Remainder(at[0]-bounds.west-half, 360)
+			east := math.Abs(fromMiddle) - half
 			overshoot = max(overshoot, degree*math.Cos(at[1]*math.Pi/180)*east)
 		}
 	}
@@ -346,15 +431,20 @@ func turningPoint(points [3]edgePoint, axis int) (along float64, ok bool) {
 		return 0, false
 	}
 
+	// Divided differences of first and second order.
 	rise := (b.position[axis] - a.position[axis]) / (b.along - a.along)
-	curve := ((c.position[axis]-b.position[axis])/(c.along-b.along) - rise) / (c.along - a.along)
+	nextRise := (c.position[axis] - b.position[axis]) / (c.along - b.along)
+	curve := (nextRise - rise) / (c.along - a.along)
+
 	const least = 1e-9 // degrees: flatter is rounding error
-	if !(math.Abs(curve)*(c.along-a.along)*(c.along-a.along) > least) {
+	isCurved := math.Abs(curve)*(c.along-a.along)*(c.along-a.along) > least
+	if !isCurved {
 		return 0, false
 	}
 
 	along = (a.along+b.along)/2 - rise/curve/2
-	return along, along > a.along && along < c.along
+	isBetween := along > a.along && along < c.along
+	return along, isBetween
 }
 
 // rangeOfGrid returns the range of those points of a grid that lie in the projection's domain.
@@ -362,22 +452,29 @@ func (r *rasterPlace) rangeOfGrid() degreesRange {
 	bounds := emptyRange()
 	for i := range edgeSegments + 1 {
 		for j := range edgeSegments + 1 {
-			if at, err := r.at(r.width*float64(i)/edgeSegments, r.height*float64(j)/edgeSegments); err == nil {
+			col := r.width * float64(i) / edgeSegments
+			row := r.height * float64(j) / edgeSegments
+			if at, err := r.at(col, row); err == nil {
 				bounds.add(at)
 			}
 		}
 	}
+
 	bounds.addPoles(r.polesWithin(-onEdge))
 	return bounds
 }
 
-// normalizeLongitudes brings a range into ±180: west > east across 180°; -180, 180 for a full turn.
+// normalizeLongitudes brings a range into ±180. West is greater than east across 180°. A full turn
+// becomes -180 and 180.
 func normalizeLongitudes(west, east float64) (float64, float64) {
 	const rounding = 1e-9 // degrees, from adding up 360 pixels
 	if east-west >= 360-rounding {
 		return -180, 180
 	}
-	return west - 360*math.Floor((west+180)/360), east - 360*math.Ceil((east-180)/360)
+
+	west = west - 360*math.Floor((west+180)/360)
+	east = east - 360*math.Ceil((east-180)/360)
+	return west, east
 }
 
 // isCylindrical reports whether longitude depends on x alone, latitude on y alone, continuously.
@@ -391,7 +488,8 @@ func (p *projection) fullTurn() float64 {
 	case p.formula == formulaGeographic:
 		return 360 / p.unit
 	case p.isCylindrical():
-		return math.Abs(2 * math.Pi * p.ellipsoid.a * p.axes[0] * p.scale / p.unit)
+		equator := 2 * math.Pi * p.ellipsoid.a // metres
+		return math.Abs(equator * p.axes[0] * p.scale / p.unit)
 	}
 	return 0
 }
@@ -399,22 +497,35 @@ func (p *projection) fullTurn() float64 {
 // pixelSizeMetres returns the square root of a pixel's area on the ground, or errOutsideProjection.
 // It measures between geocentric positions, because a degree of longitude has no length at a pole.
 func pixelSizeMetres(p projection, t [6]float64, col, row float64) (float64, error) {
+	pixels := [3][2]float64{
+		{col, row},
+		{col + 0.5, row},
+		{col, row + 0.5},
+	}
 	var at [3][3]float64
-	for i, pixel := range [3][2]float64{{col, row}, {col + 0.5, row}, {col, row + 0.5}} {
+	for i, pixel := range pixels {
 		x, y := applyTransform(t, pixel[0], pixel[1])
 		lon, lat, err := p.inverse(x, y)
-		if err != nil || i == 0 && p.isCylindrical() && math.Abs(lat) >= 90 {
+		if err != nil {
+			return 0, errOutsideProjection
+		}
+
+		// A cylinder's row at a pole is a point on the ground.
+		isAtPole := p.isCylindrical() && math.Abs(lat) >= 90
+		if i == 0 && isAtPole {
 			return 0, errOutsideProjection
 		}
 		at[i] = p.ellipsoid.geocentric(lon, lat)
 	}
 
-	var u, v [3]float64 // half a pixel along the row and along the column
+	var u [3]float64 // half a pixel along the row
+	var v [3]float64 // half a pixel along the column
 	for i := range 3 {
 		u[i] = at[1][i] - at[0][i]
 		v[i] = at[2][i] - at[0][i]
 	}
 
+	// The length of their cross product is the area of a quarter of a pixel.
 	x := u[1]*v[2] - u[2]*v[1]
 	y := u[2]*v[0] - u[0]*v[2]
 	z := u[0]*v[1] - u[1]*v[0]

@@ -6,8 +6,11 @@ import (
 	"math"
 )
 
-// ellipsoid is a figure of the Earth. inverseFlattening is infinite for a sphere.
-type ellipsoid struct{ a, inverseFlattening float64 } // semi-major axis in metres
+// ellipsoid is a figure of the Earth.
+type ellipsoid struct {
+	a                 float64 // semi-major axis in metres
+	inverseFlattening float64 // infinite for a sphere
+}
 
 // wgs84 returns the ellipsoid of WGS 84, EPSG 7030.
 func wgs84() ellipsoid { return ellipsoid{6378137, 298.257223563} }
@@ -120,22 +123,31 @@ type projection struct {
 	unit      float64 // of coordinates, in metres; in degrees for a geographic CRS
 	longitude float64 // of the natural origin or the prime meridian, degrees
 
-	scale                 float64    // at the natural origin; negative where the axes point south and west
-	axes                  [4]float64 // matrix, row by row, from metres east and north to the two axes, before scale
-	falseEast, falseNorth float64    // metres along the first and the second axis
-	originNorthing        float64    // northing of the natural origin in the formulas, metres
+	scale          float64    // at the natural origin; negative where the axes point south and west
+	axes           [4]float64 // matrix, row by row, from metres east and north to the two axes, before scale
+	falseEast      float64    // metres along the first axis
+	falseNorth     float64    // metres along the second axis
+	originNorthing float64    // northing of the natural origin in the formulas, metres
 
-	e2, e  float64 // eccentricity squared, and eccentricity, in the formulas; 0 where they are spherical
+	e2     float64 // eccentricity squared in the formulas; 0 where they are spherical
+	e      float64 // eccentricity
 	kruger krugerSeries
 	qPole  float64 // q of the pole, GN 9820
 
-	gauss, gaussShift          float64 // factor of longitude and isometric latitude, and summand of the latter
-	sinPole, cosPole, poleLong float64 // the position on the sphere that becomes the pole; cosPole is 0 without a turn
-	cone                       float64 // constant n of the cone; 1 and -1 are planes at the poles
-	radius                     float64 // of a conformal cone at isometric latitude 0, or of the sphere, metres
-	inner                      float64 // equal area: n² times squared radius of the cone's pole, semi-major axes
-	along                      float64 // longitude on the turned sphere where the oblique Mercator's u is 0, radians
-	latitude, height           float64 // of the origin, in radians and metres
+	gauss      float64 // factor of longitude and isometric latitude
+	gaussShift float64 // summand of isometric latitude
+
+	// The position on the sphere that becomes the pole.
+	sinPole  float64
+	cosPole  float64 // 0 without a turn
+	poleLong float64 // radians
+
+	cone     float64 // constant n of the cone; 1 and -1 are planes at the poles
+	radius   float64 // of a conformal cone at isometric latitude 0, or of the sphere, metres
+	inner    float64 // equal area: n² times squared radius of the cone's pole, semi-major axes
+	along    float64 // longitude on the turned sphere where the oblique Mercator's u is 0, radians
+	latitude float64 // of the origin, radians
+	height   float64 // of the origin, metres
 }
 
 // Bounds of the positions that a projection accepts.
@@ -144,28 +156,35 @@ const (
 	farthest = 1e8           // metres from the origin; only the poles of conformal projections, at infinity, lie beyond
 	rounding = 1e-12         // relative tolerance at the edge of the domain
 
-	searchedLong = 1.1
-	searchedLat  = 1.5 // domain of search: radians from the central meridian and the equator
+	// The domain of search.
+	searchedLong = 1.1 // radians from the central meridian
+	searchedLat  = 1.5 // radians from the equator
 )
 
 // errOutsideProjection is the error for coordinates outside a projection's domain.
 var errOutsideProjection = errors.New("coordinates outside the projection's domain")
 
-// newProjection returns the projection of an EPSG method. By default the scale is 1, latitude of
-// origin and false coordinates are 0; other parameters must be given. Coordinates are east, north;
-// but west, south in method 9808, south, west in 9819, and west, north in 9826.
+// newProjection returns the projection of an EPSG method. By default the scale is 1, and the
+// latitude of origin and the false coordinates are 0. Other parameters must be given.
+//
+// Coordinates are east and north. They are west and south in method 9808, south and west in 9819,
+// and west and north in 9826.
 func newProjection(method int, e ellipsoid, parameters projectionParameters) (projection, error) {
 	if e.inverseFlattening == 0 {
 		e.inverseFlattening = math.Inf(1)
 	}
 
-	figure := e // of the formulas
+	// The formulas of some methods are those of a sphere of radius a.
+	figure := e
 	switch method {
-	case methodPseudoMercator, methodEquidistantCylindricalSphere, methodMercatorSphere:
-		// a sphere of radius a
+	case methodPseudoMercator,
+		methodEquidistantCylindricalSphere,
+		methodMercatorSphere:
 		figure.inverseFlattening = math.Inf(1)
 	}
 
+	scaleAtOrigin := parameters.value(parameterScale, 1)
+	scaleOfEllipsoid := parameters.value(parameterEllipsoidScale, 1)
 	e2 := figure.eccentricity2()
 	p := projection{
 		ellipsoid:  e,
@@ -177,7 +196,7 @@ func newProjection(method int, e ellipsoid, parameters projectionParameters) (pr
 		kruger:     newKrugerSeries(figure),
 		longitude:  parameters.value(parameterLongitudeOfOrigin, math.NaN()),
 		latitude:   parameters[parameterLatitudeOfOrigin] * radian,
-		scale:      parameters.value(parameterScale, 1) * parameters.value(parameterEllipsoidScale, 1),
+		scale:      scaleAtOrigin * scaleOfEllipsoid,
 		falseEast:  parameters[parameterFalseEasting],
 		falseNorth: parameters[parameterFalseNorthing],
 	}
@@ -191,9 +210,20 @@ func newProjection(method int, e ellipsoid, parameters projectionParameters) (pr
 		_, p.originNorthing = p.project(0, p.latitude)
 	}
 
-	// The sum is finite if all its terms are.
-	origin := p.longitude + p.falseEast + p.falseNorth + p.originNorthing + p.height
-	figures := p.axes[0] + p.axes[3] + p.scale + p.radius + p.inner + p.cosPole + p.gaussShift
+	// A sum is finite if all its terms are.
+	origin := p.longitude +
+		p.falseEast +
+		p.falseNorth +
+		p.originNorthing +
+		p.height
+	figures := p.axes[0] +
+		p.axes[3] +
+		p.scale +
+		p.radius +
+		p.inner +
+		p.cosPole +
+		p.gaussShift
+
 	isEllipsoid := e.a > 0 && p.e2 >= 0 && p.e2 < 1
 	if !isEllipsoid || p.scale == 0 || !isFinite(origin+figures) {
 		return projection{}, fmt.Errorf("parameters of projection method %d are missing or out of range", method)
@@ -233,8 +263,10 @@ func (p *projection) setFormula(method int, parameters projectionParameters) boo
 	case methodLambertConic2SP, methodLambertConicBelgium, methodLambertConicMichigan: // Snyder, equation 15-8
 		n := math.Sin(phi1)
 		if phi1 != phi2 {
-			n = math.Log(p.parallelRadius(phi1)/p.parallelRadius(phi2)) / (p.isometric(phi2) - p.isometric(phi1))
+			ratio := p.parallelRadius(phi1) / p.parallelRadius(phi2)
+			n = math.Log(ratio) / (p.isometric(phi2) - p.isometric(phi1))
 		}
+
 		p.setConformalCone(n, phi1)
 		if method == methodLambertConicBelgium { // GN 9803: the angle of the cone less 29.2985"
 			p.longitude += 29.2985 / 3600 / n
@@ -283,9 +315,13 @@ func (p *projection) setAlbers(phi1, phi2 float64) {
 	n := math.Sin(phi1)
 	m1 := p.parallelRadius(phi1)
 	q1 := p.authalicQ(n)
+
 	if phi1 != phi2 {
-		n = (m1*m1 - math.Pow(p.parallelRadius(phi2), 2)) / (p.authalicQ(math.Sin(phi2)) - q1)
+		m2 := p.parallelRadius(phi2)
+		q2 := p.authalicQ(math.Sin(phi2))
+		n = (m1*m1 - math.Pow(m2, 2)) / (q2 - q1)
 	}
+
 	p.formula = formulaEqualAreaCone
 	p.cone = n
 	p.inner = m1*m1 + n*q1 - math.Abs(n)*p.qPole
@@ -295,21 +331,31 @@ func (p *projection) setAlbers(phi1, phi2 float64) {
 func (p *projection) setLambertAzimuthal(hemisphere float64) {
 	p.formula = formulaEqualAreaCone
 	p.cone = hemisphere
-	if math.Abs(p.latitude) != math.Pi/2 {
-		p.cone = 1
-		p.sinPole = p.authalicQ(math.Sin(p.latitude)) / p.qPole
-		p.cosPole = math.Sqrt(1 - p.sinPole*p.sinPole)
+	if math.Abs(p.latitude) == math.Pi/2 {
+		return
+	}
 
-		d := p.parallelRadius(p.latitude) / p.cosPole / math.Sqrt(p.qPole/2)
-		p.axes = [4]float64{d, 0, 0, 1 / d}
+	// Turn the sphere, so that the centre becomes the pole.
+	p.cone = 1
+	p.sinPole = p.authalicQ(math.Sin(p.latitude)) / p.qPole
+	p.cosPole = math.Sqrt(1 - p.sinPole*p.sinPole)
+
+	d := p.parallelRadius(p.latitude) / p.cosPole / math.Sqrt(p.qPole/2)
+	p.axes = [4]float64{
+		d, 0,
+		0, 1 / d,
 	}
 }
 
 // setKrovak sets Krovak's oblique conformal cone with axes east and north: GN 9819.
 func (p *projection) setKrovak(parameters projectionParameters) {
 	p.setGaussSphere()
-	p.cosPole, p.sinPole = math.Sincos(parameters.angle(parameterAzimuth)) // the cone's co-latitude
-	sin, cos := math.Sincos(parameters.angle(parameterStandardParallel1))  // the pseudo standard parallel
+
+	coLatitude := parameters.angle(parameterAzimuth) // of the cone's axis
+	p.cosPole, p.sinPole = math.Sincos(coLatitude)
+
+	pseudoParallel := parameters.angle(parameterStandardParallel1)
+	sin, cos := math.Sincos(pseudoParallel)
 	p.formula = formulaConformalCone
 	p.cone = sin
 	p.radius = p.radius * cos / sin * math.Exp(sin*math.Atanh(sin))
@@ -327,22 +373,28 @@ func (p *projection) setObliqueMercator(method int, parameters projectionParamet
 	p.cosPole = math.Sqrt(1 - p.sinPole*p.sinPole)
 	p.poleLong = math.Atan2(-cosAzimuth, -sin*sinAzimuth)
 
+	// Where u is 0.
 	p.along = math.Pi / 2
 	if method == methodObliqueMercatorB {
 		p.along, _ = turnSphere(-p.poleLong, sin/cos, p.sinPole, p.cosPole)
 	}
 
+	// Turn u and v to the axes of the grid.
 	sin, cos = math.Sincos(parameters.angle(parameterSkewAngle))
-	p.axes = [4]float64{cos, sin, -sin, cos}
+	p.axes = [4]float64{
+		cos, sin,
+		-sin, cos,
+	}
 }
 
 // setConformalCone sets a cone of constant n that is true to scale at latitude phi, before p.scale:
-// Snyder, equations 15-7 and 15-10 with exp(-ψ) for t. At 90° rounding of math.Pi/2 yields the
-// limit of GN 9810, 2a/√((1+e)^(1+e)·(1-e)^(1-e)).
+// Snyder, equations 15-7 and 15-10 with exp(-ψ) for t. At 90° it yields the limit of GN 9810,
+// 2a/√((1+e)^(1+e)·(1-e)^(1-e)), because math.Pi/2 is rounded.
 func (p *projection) setConformalCone(n, phi float64) {
 	p.formula = formulaConformalCone
 	p.cone = n
-	p.radius = p.ellipsoid.a * p.parallelRadius(phi) / n * math.Exp(n*p.isometric(phi))
+	p.radius = p.ellipsoid.a * p.parallelRadius(phi) / n *
+		math.Exp(n*p.isometric(phi))
 }
 
 // setGaussSphere puts Gauss's conformal sphere, which fits best at p.latitude, between ellipsoid
@@ -355,20 +407,30 @@ func (p *projection) setGaussSphere() (sin, cos float64) {
 	sin = sinPhi / p.gauss
 	p.gaussShift = math.Atanh(sin) - p.gauss*p.isometric(p.latitude)
 	p.radius = p.ellipsoid.a * math.Sqrt(1-p.e2) / (1 - p.e2*sinPhi*sinPhi)
-	return sin, math.Sqrt(1 - sin*sin)
+
+	cos = math.Sqrt(1 - sin*sin)
+	return sin, cos
 }
 
 // turnSphere turns a sphere so that the position at longitude 0 and the latitude of sinPole and
-// cosPole becomes the pole; longitudes then begin at the far meridian. -cosPole turns it back.
+// cosPole becomes the pole. Longitudes then begin at the far meridian. -cosPole turns it back.
+// Latitudes are given by their tangents.
 func turnSphere(lam, tan, sinPole, cosPole float64) (newLam, newTan float64) {
+	// To geocentric coordinates on a sphere of radius 1.
 	cos := 1 / math.Hypot(1, tan)
 	sinLam, cosLam := math.Sincos(lam)
 	x := cos * cosLam
 	y := cos * sinLam
 	z := tan * cos
 
-	x, z = x*sinPole-z*cosPole, x*cosPole+z*sinPole
-	return math.Atan2(y, x), z / max(math.Hypot(x, y), 1e-17)
+	// Turn about the y axis.
+	turnedX := x*sinPole - z*cosPole
+	turnedZ := x*cosPole + z*sinPole
+
+	const least = 1e-17 // never divide by 0
+	newLam = math.Atan2(y, turnedX)
+	newTan = turnedZ / max(math.Hypot(turnedX, y), least)
+	return newLam, newTan
 }
 
 // forward returns the coordinates of degrees. The error is errOutsideProjection.
@@ -377,11 +439,17 @@ func (p *projection) forward(lon, lat float64) (x, y float64, err error) {
 		return finite((lon-p.longitude)/p.unit, lat/p.unit)
 	}
 
-	east, north := p.project(math.Remainder(lon-p.longitude, 360)*radian, lat*radian)
+	lam := math.Remainder(lon-p.longitude, 360) * radian
+	phi := lat * radian
+	east, north := p.project(lam, phi)
 	north -= p.originNorthing
-	if !(math.Abs(lat) <= 90 && math.Abs(east) <= farthest && math.Abs(north) <= farthest) {
+
+	isNear := math.Abs(east) <= farthest && math.Abs(north) <= farthest
+	isInDomain := math.Abs(lat) <= 90 && isNear
+	if !isInDomain {
 		return 0, 0, errOutsideProjection
 	}
+
 	x = p.falseEast + p.scale*(p.axes[0]*east+p.axes[1]*north)
 	y = p.falseNorth + p.scale*(p.axes[2]*east+p.axes[3]*north)
 	return finite(x/p.unit, y/p.unit)
@@ -393,12 +461,17 @@ func (p *projection) inverse(x, y float64) (lon, lat float64, err error) {
 	if p.formula == formulaGeographic {
 		return finite(x*p.unit+p.longitude, y*p.unit)
 	}
+
+	// Metres along the axes from the origin, then metres east and north.
 	x = (x*p.unit - p.falseEast) / p.scale
 	y = (y*p.unit - p.falseNorth) / p.scale
 	determinant := p.axes[0]*p.axes[3] - p.axes[1]*p.axes[2]
 	east := (p.axes[3]*x - p.axes[1]*y) / determinant
 	north := (p.axes[0]*y - p.axes[2]*x) / determinant
-	if !(math.Abs(east) <= 1.01*farthest && math.Abs(north) <= 1.01*farthest) {
+
+	const limit = 1.01 * farthest // more than in forward, whose results must come back
+	isNear := math.Abs(east) <= limit && math.Abs(north) <= limit
+	if !isNear {
 		return 0, 0, errOutsideProjection
 	}
 
@@ -407,7 +480,10 @@ func (p *projection) inverse(x, y float64) (lon, lat float64, err error) {
 }
 
 // isFinite reports whether v is neither infinite nor NaN.
-func isFinite(v float64) bool { return !math.IsNaN(v - v) }
+func isFinite(v float64) bool {
+	difference := v - v // NaN if v is infinite
+	return !math.IsNaN(difference)
+}
 
 // finite returns a and b, or errOutsideProjection if one of them is not finite.
 func finite(a, b float64) (float64, float64, error) {
@@ -417,15 +493,22 @@ func finite(a, b float64) (float64, float64, error) {
 	return a, b, nil
 }
 
-// project converts radians, longitude from p.longitude, to metres at scale 1; NaN off the domain.
+// project converts radians, longitude from p.longitude, to metres at scale 1. It returns NaN
+// outside the formula's domain.
 func (p *projection) project(lam, phi float64) (x, y float64) {
+	// Formulas that do not go through a sphere.
+	a := p.ellipsoid.a
 	switch p.formula {
 	case formulaTransverseMercator:
 		return p.kruger.forward(lam, p.conformalTan(math.Tan(phi)))
 	case formulaEquidistantCylinder: // GN 1028
-		return p.ellipsoid.a * lam, p.meridianArc(phi)
+		x = a * lam
+		y = p.meridianArc(phi)
+		return x, y
 	case formulaSinusoidal: // Snyder, equation 30-8
-		return p.ellipsoid.a * lam * p.parallelRadius(phi), p.meridianArc(phi)
+		x = a * lam * p.parallelRadius(phi)
+		y = p.meridianArc(phi)
+		return x, y
 	case formulaCassini, formulaPolyconic, formulaColombiaUrban:
 		if math.Abs(lam) <= searchedLong && math.Abs(phi) <= searchedLat {
 			return p.projectLocal(lam, phi)
@@ -433,17 +516,25 @@ func (p *projection) project(lam, phi float64) (x, y float64) {
 		return math.NaN(), math.NaN()
 	}
 
+	// Cylinders.
 	lam, tan := p.toSphere(lam, phi)
 	h := math.Hypot(1, tan)
 	switch p.formula {
 	case formulaMercator: // GN 9804 with ψ
-		return p.ellipsoid.a * lam, p.ellipsoid.a * math.Asinh(tan)
+		x = a * lam
+		y = a * math.Asinh(tan)
+		return x, y
 	case formulaEqualAreaCylinder: // GN 9835
-		return p.ellipsoid.a * lam, p.ellipsoid.a * p.qPole / 2 * tan / h
+		x = a * lam
+		y = a * p.qPole / 2 * tan / h
+		return x, y
 	case formulaObliqueMercator: // GN 9812, v and u
-		return -p.radius * math.Asinh(tan), p.radius * math.Remainder(lam-p.along, 2*math.Pi)
+		x = -p.radius * math.Asinh(tan)
+		y = p.radius * math.Remainder(lam-p.along, 2*math.Pi)
+		return x, y
 	}
 
+	// Cones: rho is the distance from the cone's apex.
 	var rho float64
 	switch p.formula {
 	case formulaConformalCone: // GN 9801 with t = exp(-ψ)
@@ -456,11 +547,13 @@ func (p *projection) project(lam, phi float64) (x, y float64) {
 		if p.inner == 0 && versine > 2-1e-9 {
 			return math.NaN(), math.NaN()
 		}
-		rho = p.ellipsoid.a * math.Sqrt(p.inner+math.Abs(p.cone)*p.qPole*versine) / p.cone
+		rho = a * math.Sqrt(p.inner+math.Abs(p.cone)*p.qPole*versine) / p.cone
 	}
 
 	sin, cos := math.Sincos(p.cone * lam)
-	return rho * sin, -rho * cos
+	x = rho * sin
+	y = -rho * cos
+	return x, y
 }
 
 // unproject inverts project.
@@ -471,14 +564,20 @@ func (p *projection) unproject(x, y float64) (lam, phi float64) {
 	switch p.formula {
 	case formulaTransverseMercator:
 		lam, tan = p.kruger.inverse(x, y)
-		return lam, math.Atan(p.geodeticTan(tan))
+		phi = math.Atan(p.geodeticTan(tan))
+		return lam, phi
 	case formulaEquidistantCylinder:
-		return x / a, p.footpoint(y)
+		lam = x / a
+		phi = p.footpoint(y)
+		return lam, phi
 	case formulaSinusoidal:
 		phi = p.footpoint(y)
-		return onGlobe(x/a/p.parallelRadius(phi), x), phi
+		lam = onGlobe(x/a/p.parallelRadius(phi), x)
+		return lam, phi
 	case formulaCassini, formulaPolyconic, formulaColombiaUrban:
 		return p.search(x, y)
+
+	// The others give a position on the sphere.
 	case formulaMercator:
 		lam = x / a
 		tan = math.Sinh(y / a)
@@ -490,25 +589,36 @@ func (p *projection) unproject(x, y float64) (lam, phi float64) {
 		tan = math.Sinh(-x / p.radius)
 	case formulaConformalCone, formulaEqualAreaCone:
 		rho := math.Copysign(math.Hypot(x, y), p.cone)
-		if math.Abs(rho) > 1e-6 { // otherwise it is the pole, whose direction would be rounding error
-			lam = onGlobe(math.Atan2(x/p.cone, -y/p.cone)/p.cone, rho)
+
+		const atPole = 1e-6 // metres; the direction from the pole would be rounding error
+		if math.Abs(rho) > atPole {
+			direction := math.Atan2(x/p.cone, -y/p.cone)
+			lam = onGlobe(direction/p.cone, rho)
 		}
+
 		if p.formula == formulaConformalCone {
-			tan = math.Sinh(max(-40, min(math.Log(p.radius/rho)/p.cone, 40))) // 40 is 90° to all digits
+			const most = 40 // 90° to all digits
+			isometric := math.Log(p.radius/rho) / p.cone
+			tan = math.Sinh(max(-most, min(isometric, most)))
 			break
 		}
+
 		r := rho * p.cone / a
-		tan = math.Copysign(1, p.cone) * tanOfVersine((r*r-p.inner)/(math.Abs(p.cone)*p.qPole))
+		versine := (r*r - p.inner) / (math.Abs(p.cone) * p.qPole)
+		tan = math.Copysign(1, p.cone) * tanOfVersine(versine)
 	}
 
 	return p.fromSphere(lam, tan)
 }
 
-// toSphere converts radians to longitude and tan latitude on the conformal or authalic sphere.
+// toSphere converts radians to a position on the conformal or authalic sphere: the longitude and
+// the tangent of the latitude.
 func (p *projection) toSphere(lam, phi float64) (sphereLam, tan float64) {
-	if p.formula == formulaEqualAreaCylinder || p.formula == formulaEqualAreaCone { // GN 9820, β
+	isEqualArea := p.formula == formulaEqualAreaCylinder || p.formula == formulaEqualAreaCone
+	if isEqualArea { // GN 9820, β
+		const least = 1e-34 // never divide by 0
 		sin := p.authalicQ(math.Sin(phi)) / p.qPole
-		tan = sin / math.Sqrt(max(1-sin*sin, 1e-34))
+		tan = sin / math.Sqrt(max(1-sin*sin, least))
 	} else {
 		tan = p.conformalTan(math.Tan(phi))
 	}
@@ -517,6 +627,7 @@ func (p *projection) toSphere(lam, phi float64) (sphereLam, tan float64) {
 		lam = onGlobe(lam*p.gauss, p.radius) // Gauss's sphere has a gap at ±180°
 		tan = math.Sinh(p.gauss*math.Asinh(tan) + p.gaussShift)
 	}
+
 	if p.cosPole != 0 {
 		return turnSphere(lam-p.poleLong, tan, p.sinPole, p.cosPole)
 	}
@@ -530,9 +641,12 @@ func (p *projection) fromSphere(lam, tan float64) (ellipsoidLam, phi float64) {
 		lam = math.Remainder(lam+p.poleLong, 2*math.Pi)
 	}
 
-	if p.formula == formulaEqualAreaCylinder || p.formula == formulaEqualAreaCone {
-		return lam, math.Asin(p.authalicSine(tan / math.Hypot(1, tan)))
+	isEqualArea := p.formula == formulaEqualAreaCylinder || p.formula == formulaEqualAreaCone
+	if isEqualArea {
+		sin := tan / math.Hypot(1, tan)
+		return lam, math.Asin(p.authalicSine(sin))
 	}
+
 	if p.gauss != 1 {
 		lam = lam / p.gauss
 		tan = math.Sinh((math.Asinh(tan) - p.gaussShift) / p.gauss)
@@ -540,45 +654,67 @@ func (p *projection) fromSphere(lam, tan float64) (ellipsoidLam, phi float64) {
 	return lam, math.Atan(p.geodeticTan(tan))
 }
 
-// onGlobe returns a longitude within ±π, or NaN. It tolerates an excess of 1 µm, lever metres away.
+// onGlobe returns a longitude within ±π, or NaN. It cuts off an excess of up to 1 µm on the map, at
+// a distance of lever metres.
 func onGlobe(lam, lever float64) float64 {
+	const tolerance = 1e-6 // metres
+
 	over := math.Abs(lam) - math.Pi
-	if over*math.Abs(lever) > 1e-6 {
+	if over*math.Abs(lever) > tolerance {
 		return math.NaN()
 	}
 	return math.Copysign(math.Abs(lam)-max(over, 0), lam)
 }
 
-// projectLocal is project for the formulas that search inverts. GN's inverse series are less exact.
+// projectLocal is project for the formulas that search inverts. GN has inverse series for them, but
+// these are less exact.
 func (p *projection) projectLocal(lam, phi float64) (x, y float64) {
 	sin, cos := math.Sincos(phi)
 	nu := p.ellipsoid.a * p.parallelRadius(phi) / cos // radius of curvature in the prime vertical
 	east := nu * cos * lam                            // along the parallel
 	arc := p.meridianArc(phi) - p.meridianArc(p.latitude)
+
 	switch p.formula {
 	case formulaPolyconic: // GN 9818, with the cotangent cancelled so that the equator is no exception
 		l := lam*sin + 1e-300 // never 0
 		half := math.Sin(l / 2)
-		return east * math.Sin(l) / l, arc + east*half*half*2/l
+		x = east * math.Sin(l) / l
+		y = arc + east*half*half*2/l
+		return x, y
 	case formulaColombiaUrban: // GN 1052
 		nu0 := p.ellipsoid.a * p.parallelRadius(p.latitude) / math.Cos(p.latitude)
 		rho0 := p.meridianRadius(p.latitude)
 		curve := math.Tan(p.latitude) / (2 * rho0 * nu0) * east * east
-		scale := 1 + p.height/p.meridianRadius((phi+p.latitude)/2)
-		return east * (1 + p.height/nu0), scale * rho0 * (phi - p.latitude + curve)
+		rho := p.meridianRadius((phi + p.latitude) / 2)
+		scale := 1 + p.height/rho
+
+		x = east * (1 + p.height/nu0)
+		y = scale * rho0 * (phi - p.latitude + curve)
+		return x, y
 	}
-	// GN 9806
+
+	// Cassini-Soldner: GN 9806.
 	a := lam * cos
 	t := math.Tan(phi) * math.Tan(phi)
 	c := p.e2 / (1 - p.e2) * cos * cos
 	a2 := a * a
-	x = nu * (a - t*a2*a/6 - (8-t+8*c)*t*a2*a2*a/120)
-	return x, arc + nu*math.Tan(phi)*(a2/2+(5-t+6*c)*a2*a2/24)
+	x = nu * (a -
+		t*a2*a/6 -
+		(8-t+8*c)*t*a2*a2*a/120)
+	y = arc + nu*math.Tan(phi)*(a2/2+
+		(5-t+6*c)*a2*a2/24)
+	return x, y
 }
 
-// search inverts projectLocal by Newton's method with differences, NaN where it does not converge.
+// search inverts projectLocal by Newton's method with differences. It returns NaN if the method
+// does not converge.
 func (p *projection) search(x, y float64) (lam, phi float64) {
-	const step = 1e-6
+	const (
+		step   = 1e-6 // radians
+		enough = 1e-8 // metres
+	)
+
+	// Begin with the position on a sphere, within the domain.
 	phi = max(-searchedLat, min(p.latitude+y/p.ellipsoid.a, searchedLat))
 	lam = max(-searchedLong, min(x/p.ellipsoid.a/math.Cos(phi), searchedLong))
 
@@ -587,16 +723,18 @@ func (p *projection) search(x, y float64) (lam, phi float64) {
 		dx := x - x0
 		dy := y - y0
 		inDomain := math.Abs(lam) <= searchedLong+rounding && math.Abs(phi) <= searchedLat+rounding
-		if math.Hypot(dx, dy) < 1e-8 && inDomain {
+		if math.Hypot(dx, dy) < enough && inDomain {
 			return lam, phi
 		}
 
+		// Differences along the parallel and along the meridian.
 		xl, yl := p.projectLocal(lam+step, phi)
 		xp, yp := p.projectLocal(lam, phi+step)
 		xl = xl - x0
 		yl = yl - y0
 		xp = xp - x0
 		yp = yp - y0
+
 		determinant := (xl*yp - xp*yl) / step
 		lam = lam + (dx*yp-dy*xp)/determinant
 		phi = phi + (xl*dy-yl*dx)/determinant
