@@ -32,11 +32,14 @@ func (h *headerReader) readGrid(extension string, head []byte, m *extent) (read 
 	}
 
 	// An Esri ASCII grid begins with one of its keys and a number.
-	fields := strings.Fields(strings.ToLower(string(head[:min(len(head), 64)])) + " ? ?")
-	_, number := parseNumber(fields[1])
 	keys := strings.Fields("ncols nrows xllcorner yllcorner xllcenter yllcenter cellsize dx dy")
+	beginning := string(head[:min(len(head), 64)])
+	fields := strings.Fields(strings.ToLower(beginning) + " ? ?") // two fields at least
+	key := strings.TrimPrefix(fields[0], "\ufeff")                // a byte order mark
+	_, isNumber := parseNumber(fields[1])
+
 	g := parseGridHeader(head)
-	beginsWithKey := number && slices.Contains(keys, strings.TrimPrefix(fields[0], "\ufeff"))
+	beginsWithKey := isNumber && slices.Contains(keys, key)
 	if !beginsWithKey || g["ncols"] == "" {
 		return false, nil
 	}
@@ -44,28 +47,40 @@ func (h *headerReader) readGrid(extension string, head []byte, m *extent) (read 
 	m.Format = new("asc")
 	m.Bands = new(int64(1))
 	err = h.placeGrid(g, "the header of the ASCII grid", m)
-	if m.Width != nil {
-		if cut := h.checkASCII(head, float64(*m.Width), float64(*m.Height)); cut != nil {
-			return true, cut
-		}
+	if m.Width == nil {
+		return true, err
+	}
+
+	// An error about the samples comes before one about the place.
+	columns := float64(*m.Width)
+	rows := float64(*m.Height)
+	if cut := h.checkASCII(head, columns, rows); cut != nil {
+		return true, cut
 	}
 	return true, err
 }
 
-// readHGT reads an SRTM tile (NASA, SRTM Topography, 2015): samples without header, placed by name
-// and size, the outer ones on whole degrees. A ZIP archive or gzip states the size of its tile.
+// readHGT reads an SRTM tile (NASA, SRTM Topography, 2015). It has samples without a header. Its
+// name and size give its place: the outer samples lie on whole degrees. A ZIP archive or a gzip
+// file states the size of its tile. read is false for a file without a tile.
 func (h *headerReader) readHGT(extension string, m *extent) (read bool, err error) {
 	name := h.name
 	size := h.size
 	switch extension {
 	case ".zip":
-		if name, size, err = h.zippedHGT(); name == "" {
+		name, size, err = h.zippedHGT()
+		if name == "" {
 			return false, err
 		}
 	case ".gz":
-		if name = name[:len(name)-len(extension)]; !strings.EqualFold(path.Ext(name), ".hgt") || h.size < 18 {
+		const smallestGzip = 18 // bytes of header and trailer
+
+		name = name[:len(name)-len(extension)]
+		isHGT := strings.EqualFold(path.Ext(name), ".hgt")
+		if !isHGT || h.size < smallestGzip {
 			return false, nil
 		}
+
 		b, err := h.at(h.size-4, 4, "the size that gzip states") // RFC 1952, section 2.3.1: ISIZE
 		if err != nil {
 			return true, err
@@ -75,7 +90,12 @@ func (h *headerReader) readHGT(extension string, m *extent) (read bool, err erro
 
 	m.setHeights("hgt", "-32768")
 
-	shapes := [][2]uint64{{1201, 1201}, {3601, 3601}, {1801, 3601}, {7201, 7201}}
+	shapes := [][2]uint64{
+		{1201, 1201}, // SRTM3
+		{3601, 3601}, // SRTM1
+		{1801, 3601}, // SRTM1 beyond 50 degrees
+		{7201, 7201},
+	}
 	i := slices.IndexFunc(shapes, func(shape [2]uint64) bool {
 		return size == shape[0]*shape[1]*2
 	})
@@ -94,7 +114,8 @@ func (h *headerReader) readHGT(extension string, m *extent) (read bool, err erro
 	}
 
 	upper := strings.ToUpper(name)
-	isNarrow := columns == 1801 && lat > -51 && lat < 50 // SRTM has this shape beyond 50 degrees only
+	isWithin50 := lat > -51 && lat < 50
+	isNarrow := columns == 1801 && isWithin50 // SRTM has this shape beyond 50 degrees only
 	isNot1 := strings.Contains(upper, "SRTMGL1") && rows != 3601
 	isNot3 := strings.Contains(upper, "SRTMGL3") && rows != 1201
 	if isNarrow || isNot1 || isNot3 {
@@ -104,7 +125,10 @@ func (h *headerReader) readHGT(extension string, m *extent) (read bool, err erro
 
 	dx := 1 / (columns - 1)
 	dy := 1 / (rows - 1)
-	t := [6]float64{dx, 0, lon - dx/2, 0, -dy, lat + 1 + dy/2}
+	t := [6]float64{
+		dx, 0, lon - dx/2,
+		0, -dy, lat + 1 + dy/2,
+	}
 	return true, h.place(m, t, "the name and the size of the HGT file", geographicCRS(epsgWGS84))
 }
 
@@ -122,29 +146,40 @@ func (m *extent) setHeights(format, nodata string) {
 // directory: PKWARE APPNOTE 6.3, sections 4.3.12 and 4.3.16. name is "" where there is not exactly
 // one, or where the directory is not near the end of the file.
 func (h *headerReader) zippedHGT() (name string, size uint64, err error) {
-	const endSize = 22
-	const entrySize = 46
-	const tailBytes = 32 << 10
-	tail, err := h.at(h.size-min(h.size, tailBytes), min(h.size, tailBytes), "the end of the ZIP archive")
-	end := bytes.LastIndex(tail, []byte("PK\x05\x06"))
+	const (
+		entrySignature = "PK\x01\x02"
+		endSignature   = "PK\x05\x06"
+		endSize        = 22       // bytes of the end record at least
+		entrySize      = 46       // bytes of an entry before its name
+		tailBytes      = 32 << 10 // where the directory must lie
+	)
+
+	length := min(h.size, tailBytes)
+	tail, err := h.at(h.size-length, length, "the end of the ZIP archive")
+	end := bytes.LastIndex(tail, []byte(endSignature))
 	if end < 0 || len(tail)-end < endSize {
 		return "", 0, err
 	}
 
 	// The directory ends where its end record begins. A longer one may list a second tile.
-	length := int(binary.LittleEndian.Uint32(tail[end+12:]))
-	if length > end {
+	directorySize := int(binary.LittleEndian.Uint32(tail[end+12:]))
+	if directorySize > end {
 		return "", 0, nil
 	}
-	directory := tail[end-length : end]
+	directory := tail[end-directorySize : end]
 
-	for len(directory) >= entrySize && string(directory[:4]) == "PK\x01\x02" {
-		field := func(at int) int { return int(binary.LittleEndian.Uint16(directory[at:])) }
+	for len(directory) >= entrySize && string(directory[:4]) == entrySignature {
+		field := func(at int) int {
+			return int(binary.LittleEndian.Uint16(directory[at:]))
+		}
+
+		// Name, extra field and comment follow the entry.
 		nameEnd := entrySize + field(28)
 		entryEnd := nameEnd + field(30) + field(32)
 		if entryEnd > len(directory) {
 			break
 		}
+
 		entry := path.Base(string(directory[entrySize:nameEnd]))
 		if strings.EqualFold(path.Ext(entry), ".hgt") {
 			if name != "" {
@@ -161,10 +196,14 @@ func (h *headerReader) zippedHGT() (name string, size uint64, err error) {
 // uhlRecord returns the offset of a DTED file's User Header Label, which may follow volume and
 // header labels; -1 where there is none.
 func uhlRecord(head []byte) int {
-	for at := 0; at+80 <= len(head); at += 80 {
-		if label := strings.ToUpper(string(head[at : at+3])); label == "UHL" {
+	const labelSize = 80
+
+	for at := 0; at+labelSize <= len(head); at += labelSize {
+		label := strings.ToUpper(string(head[at : at+3]))
+		if label == "UHL" {
 			return at
-		} else if label != "VOL" && label != "HDR" {
+		}
+		if label != "VOL" && label != "HDR" {
 			break
 		}
 	}
@@ -179,6 +218,7 @@ func (h *headerReader) readDTED(at int, m *extent) error {
 		dsiSize = 648
 		accSize = 2700
 	)
+
 	m.setHeights("dted", "-32767")
 	b, err := h.at(uint64(at), uhlSize+dsiSize+3, "the header of the DTED file")
 	if err != nil {
@@ -191,40 +231,15 @@ func (h *headerReader) readDTED(at int, m *extent) error {
 		return corruptf("the DTED header has no DSI or no ACC record")
 	}
 
-	// number and angle read fields of the UHL. Offsets count from 1, as in the standard.
-	invalid := false
-	number := func(from, length int) float64 {
-		n, err := strconv.Atoi(strings.TrimSpace(string(uhl[from-1 : from-1+length])))
-		invalid = invalid || err != nil || n < 0
-		return float64(n)
+	label, err := parseUHL(uhl)
+	if err != nil {
+		return err
 	}
-	angle := func(from int) (float64, byte) { // DDDMMSSH
-		hemisphere := uhl[from+6]
-		v := number(from, 3) + number(from+3, 2)/60 + number(from+5, 2)/3600
-		if hemisphere == 'W' || hemisphere == 'S' {
-			v = -v
-		}
-		return v, hemisphere
-	}
-
-	lon, first := angle(5)
-	lat, _ := angle(13)
-	if first == 'N' || first == 'S' { // before Amendment 1 of MIL-D-89020 the two were swapped
-		lon, lat = lat, lon
-	}
-	// The intervals are tenths of arc-seconds.
-	dx := number(21, 4) / 36000
-	dy := number(25, 4) / 36000
-	columns := number(48, 4)
-	rows := number(52, 4)
-
-	if invalid {
-		return corruptf("the User Header Label of the DTED file has fields that are not numbers")
-	}
-	if err := m.setSize(columns, rows); err != nil {
+	if err := m.setSize(label.columns, label.rows); err != nil {
 		return err
 	}
 
+	// The DSI names the datums.
 	p := geographicCRS(epsgWGS84)
 	switch datum := cleanText(dsi[144:149], 5); datum {
 	case "WGS84":
@@ -237,12 +252,75 @@ func (h *headerReader) readDTED(at int, m *extent) error {
 		p.vertical = epsgEGM96
 	}
 
-	t := [6]float64{dx, 0, lon - dx/2, 0, -dy, lat - dy/2 + rows*dy}
+	north := label.lat - label.dy/2 + label.rows*label.dy
+	t := [6]float64{
+		label.dx, 0, label.lon - label.dx/2,
+		0, -label.dy, north,
+	}
 	err = h.place(m, t, "the User Header Label (UHL) of the DTED file", p)
-	if cut := h.checkLength(float64(at+uhlSize+dsiSize+accSize), columns*(12+2*rows)); cut != nil {
+
+	// Each column has 12 bytes beside its samples.
+	start := float64(at + uhlSize + dsiSize + accSize)
+	length := label.columns * (12 + 2*label.rows)
+	if cut := h.checkLength(start, length); cut != nil {
 		return cut
 	}
 	return err
+}
+
+// dtedLabel is what the User Header Label of a DTED file says of its samples.
+type dtedLabel struct {
+	lon     float64 // of the sample in the south-west, degrees
+	lat     float64
+	dx      float64 // interval between samples, degrees
+	dy      float64
+	columns float64
+	rows    float64
+}
+
+// parseUHL reads a User Header Label: MIL-PRF-89020B, section 3.11.
+func parseUHL(uhl []byte) (label dtedLabel, err error) {
+	// number and angle read fields. Offsets count from 1, as in the standard.
+	invalid := false
+	number := func(from, length int) float64 {
+		text := string(uhl[from-1 : from-1+length])
+		n, err := strconv.Atoi(strings.TrimSpace(text))
+		if err != nil || n < 0 {
+			invalid = true
+		}
+		return float64(n)
+	}
+	angle := func(from int) (float64, byte) { // DDDMMSSH
+		degrees := number(from, 3)
+		minutes := number(from+3, 2)
+		seconds := number(from+5, 2)
+		hemisphere := uhl[from+6]
+		v := degrees + minutes/60 + seconds/3600
+		if hemisphere == 'W' || hemisphere == 'S' {
+			v = -v
+		}
+		return v, hemisphere
+	}
+
+	lon, first := angle(5)
+	lat, _ := angle(13)
+	if first == 'N' || first == 'S' { // before Amendment 1 of MIL-D-89020 the two were swapped
+		lon, lat = lat, lon
+	}
+
+	const tenthsOfSeconds = 36000 // in a degree
+	label = dtedLabel{
+		lon:     lon,
+		lat:     lat,
+		dx:      number(21, 4) / tenthsOfSeconds,
+		dy:      number(25, 4) / tenthsOfSeconds,
+		columns: number(48, 4),
+		rows:    number(52, 4),
+	}
+	if invalid {
+		return label, corruptf("the User Header Label of the DTED file has fields that are not numbers")
+	}
+	return label, nil
 }
 
 // gridHeader is the header of an Esri grid: keys in lower case, each with its first value.
@@ -250,16 +328,20 @@ type gridHeader map[string]string
 
 // parseGridHeader reads lines of keys and values. It takes samples for keys too; that is harmless.
 func parseGridHeader(text []byte) gridHeader {
+	isLineBreak := func(r rune) bool { return r == '\n' || r == '\r' }
+	lines := strings.TrimPrefix(string(text), "\ufeff") // a byte order mark
+
 	header := gridHeader{}
-	lineBreak := func(r rune) bool { return r == '\n' || r == '\r' }
-	for line := range strings.FieldsFuncSeq(strings.TrimPrefix(string(text), "\ufeff"), lineBreak) {
+	for line := range strings.FieldsFuncSeq(lines, isLineBreak) {
 		fields := strings.Fields(line)
 		for i := 0; i+1 < len(fields); i += 2 {
-			if key := strings.ToLower(fields[i]); header[key] == "" {
+			key := strings.ToLower(fields[i])
+			if header[key] == "" {
 				header[key] = fields[i+1]
 			}
 		}
 	}
+
 	return header
 }
 
@@ -279,10 +361,13 @@ func (h *headerReader) placeGrid(g gridHeader, source string, m *extent) error {
 		return err
 	}
 
-	m.Nodata = nonEmpty(cleanText([]byte(cmp.Or(g["nodata_value"], g["nodata"])), maxNodataText))
+	nodata := cmp.Or(g["nodata_value"], g["nodata"])
+	m.Nodata = nonEmpty(cleanText([]byte(nodata), maxNodataText))
 
+	// x and y are the lower left corner; the file may give a pixel's centre instead.
 	dx := g.number("cellsize", "dx", "xdim")
 	dy := g.number("cellsize", "dy", "ydim")
+	height := dy * float64(*m.Height)
 	x := g.number("xllcorner")
 	y := g.number("yllcorner")
 	m.PixelIs = new("area")
@@ -293,13 +378,20 @@ func (h *headerReader) placeGrid(g gridHeader, source string, m *extent) error {
 	if math.IsNaN(y) {
 		y = g.number("yllcenter", "yllcentre") - dy/2
 	}
-	if ulx, uly := g.number("ulxmap"), g.number("ulymap"); isFinite(ulx + uly) { // centre of the north-west pixel
+
+	// The centre of the north-west pixel.
+	ulx := g.number("ulxmap")
+	uly := g.number("ulymap")
+	if isFinite(ulx + uly) {
 		x = ulx - dx/2
-		y = uly + dy/2 - dy*float64(*m.Height)
+		y = uly + dy/2 - height
 		m.PixelIs = new("area")
 	}
 
-	t := [6]float64{dx, 0, x, 0, -dy, y + dy*float64(*m.Height)}
+	t := [6]float64{
+		dx, 0, x,
+		0, -dy, y + height,
+	}
 	placed := isFinite(x + y + dx + dy)
 
 	crs, err := h.projectionFile(m, &source)
@@ -318,6 +410,7 @@ func (h *headerReader) placeGrid(g gridHeader, source string, m *extent) error {
 			return err
 		}
 		m.describeHeights(aux.heights)
+
 		if !placed && aux.transform != nil {
 			t = [6]float64(aux.transform)
 			source = "the GeoTransform in " + aux.name
@@ -336,7 +429,8 @@ func (h *headerReader) placeGrid(g gridHeader, source string, m *extent) error {
 	return h.place(m, t, source, crs)
 }
 
-// readEHdr reads Esri's BIL, BIP, BSQ or floating-point grid by its .hdr. Without, read is false.
+// readEHdr reads Esri's BIL, BIP, BSQ or floating-point grid by its .hdr. read is false without a
+// .hdr.
 func (h *headerReader) readEHdr(extension string, m *extent) (read bool, err error) {
 	content, name, err := h.sidecar(maxSidecarBytes, "hdr")
 	g := parseGridHeader(content)
@@ -360,8 +454,10 @@ func (h *headerReader) readEHdr(extension string, m *extent) (read bool, err err
 		bits = n
 	}
 
+	// Without a type, a negative nodata value means that samples have signs.
 	pixelType := strings.ToLower(g["pixeltype"])
-	hasNegativeNodata := pixelType == "" && format == sampleFormatUint && g.number("nodata") < 0
+	hasNoType := pixelType == "" && format == sampleFormatUint
+	hasNegativeNodata := hasNoType && g.number("nodata") < 0
 	switch {
 	case strings.HasPrefix(pixelType, "f"):
 		format = sampleFormatFloat
@@ -390,29 +486,42 @@ func (h *headerReader) readEHdr(extension string, m *extent) (read bool, err err
 // cellOfName returns the cell in a file name such as N43W080, s01e179 or N43_00_W080_00.
 func cellOfName(name string) (lat, lon float64, ok bool) {
 	for i := range name {
+		// A latitude such as N43, not in the middle of a word.
 		rest := name[i:]
-		if len(rest) < 7 || !strings.Contains("NSns", rest[:1]) || (i > 0 && unicode.IsLetter(rune(name[i-1]))) {
+		if len(rest) < len("N43W080") || !strings.Contains("NSns", rest[:1]) {
+			continue
+		}
+		if i > 0 && unicode.IsLetter(rune(name[i-1])) {
+			continue
+		}
+		latitude := rest[:3]
+		rest = rest[3:]
+
+		rest = strings.TrimPrefix(rest, "_00")
+		rest = strings.TrimPrefix(rest, "_")
+
+		// A longitude such as W080.
+		if len(rest) < len("W080") || !strings.Contains("EWew", rest[:1]) {
+			continue
+		}
+		longitude := rest[:4]
+
+		y, err := strconv.ParseUint(latitude[1:], 10, 8)
+		if err != nil || y > 90 {
+			continue
+		}
+		x, err := strconv.ParseUint(longitude[1:], 10, 8)
+		if err != nil || x > 180 {
 			continue
 		}
 
-		north := rest[:3]
-		rest = strings.TrimPrefix(strings.TrimPrefix(rest[3:], "_00"), "_")
-		if len(rest) < 4 || !strings.Contains("EWew", rest[:1]) {
-			continue
-		}
-
-		y, err := strconv.ParseUint(north[1:], 10, 8)
-		x, err2 := strconv.ParseUint(rest[1:4], 10, 8)
-		if err != nil || err2 != nil || y > 90 || x > 180 {
-			continue
-		}
-
+		const lowerCase = 0x20 // the bit that makes a letter small
 		lat = float64(y)
 		lon = float64(x)
-		if north[0]|0x20 == 's' {
+		if latitude[0]|lowerCase == 's' {
 			lat = -lat
 		}
-		if rest[0]|0x20 == 'w' {
+		if longitude[0]|lowerCase == 'w' {
 			lon = -lon
 		}
 		return lat, lon, true
@@ -424,8 +533,9 @@ func cellOfName(name string) (lat, lon float64, ok bool) {
 // aboutName begins the warning about a name that contradicts the place.
 const aboutName = "its name says"
 
-// checkName warns if the degree cell in the file's name does not fit its box. Most series name its
-// south-west corner; others another one, so the box must at least touch the named place.
+// checkName warns if the degree cell in the file's name does not fit its box. Most series name the
+// south-west corner of a cell. Others name another corner, so the box must at least touch the named
+// one.
 func (m *extent) checkName(name string) {
 	lat, lon, ok := cellOfName(name)
 	if !ok {
@@ -433,14 +543,21 @@ func (m *extent) checkName(name string) {
 	}
 
 	const margin = 0.02 // degrees, for an overlap of some pixels
-	width := math.Mod(m.BBox[2]-m.BBox[0]+360, 360)
+
+	west := m.BBox[0]
+	south := m.BBox[1]
+	north := m.BBox[3]
+	width := math.Mod(m.BBox[2]-west+360, 360) // 0 for a full turn
+
+	// From the named corner, in degrees.
 	cell := [2]float64{margin, 1 - margin}
 	corner := [2]float64{-margin, margin}
 	for _, part := range [...][2]float64{cell, corner} {
 		size := part[1] - part[0]
-		from := math.Mod(lon+part[0]-m.BBox[0]+720, 360)
+		from := math.Mod(lon+part[0]-west+720, 360)
+
 		meetsLongitudes := width == 0 || from <= width || from+size >= 360
-		meetsLatitudes := lat+part[0] <= m.BBox[3] && lat+part[1] >= m.BBox[1]
+		meetsLatitudes := lat+part[0] <= north && lat+part[1] >= south
 		if meetsLongitudes && meetsLatitudes {
 			return
 		}
@@ -452,14 +569,16 @@ func (m *extent) checkName(name string) {
 // unsupportedFormat returns the error for a file of another format, named by its first bytes.
 func unsupportedFormat(extension string, head []byte, m *extent) error {
 	seems := "of an unknown format"
-	isBinary := slices.ContainsFunc(head[:min(len(head), 512)], func(b byte) bool {
+	isControl := func(b byte) bool {
 		return b < ' ' && !strings.ContainsRune("\t\n\r\f", rune(b))
-	})
-	if !isBinary {
+	}
+	beginning := head[:min(len(head), 512)]
+	if !slices.ContainsFunc(beginning, isControl) {
 		m.Format = new("text")
 		seems = "a text file"
 	}
 
+	// First bytes, name of the format, and description.
 	for _, magic := range [...][3]string{
 		{"\x89PNG\r\n\x1a\n", "png", "a PNG picture"},
 		{"\xff\xd8\xff", "jpeg", "a JPEG picture"},

@@ -26,20 +26,26 @@ func parseWKT(s string) *wktNode {
 		switch {
 		case strings.ContainsAny(s[:1], space+","):
 			s = s[1:]
+
 		case s[0] == '"':
 			first, rest, _ := strings.Cut(s[1:], `"`)
 			text := []byte(first)
-			for more := ""; strings.HasPrefix(rest, `"`); text = append(append(text, '"'), more...) {
-				more, rest, _ = strings.Cut(rest[1:], `"`)
+			for strings.HasPrefix(rest, `"`) { // a quote in the text
+				more, after, _ := strings.Cut(rest[1:], `"`)
+				text = append(text, '"')
+				text = append(text, more...)
+				rest = after
 			}
 			top.values = append(top.values, string(text))
 			s = rest
+
 		case strings.ContainsAny(s[:1], "])"):
-			if len(open) <= 2 {
+			if len(open) <= 2 { // the end of the first node
 				return open[0].child(top.keyword)
 			}
 			open = open[:len(open)-1]
 			s = s[1:]
+
 		default:
 			end := strings.IndexAny(s, "[](),\""+space)
 			if end <= 0 {
@@ -47,7 +53,9 @@ func parseWKT(s string) *wktNode {
 			}
 			word := s[:end]
 			rest := strings.TrimLeft(s[end:], space)
-			if rest != "" && strings.ContainsAny(rest[:1], "[(") {
+
+			beginsNode := rest != "" && strings.ContainsAny(rest[:1], "[(")
+			if beginsNode {
 				n := &wktNode{keyword: strings.ToUpper(word)}
 				top.nodes = append(top.nodes, n)
 				open = append(open, n)
@@ -58,19 +66,21 @@ func parseWKT(s string) *wktNode {
 			s = rest
 		}
 	}
+
 	return nil
 }
 
 // child returns the first child with one of these keywords, nil where there is none.
 func (n *wktNode) child(keywords ...string) *wktNode {
-	if n != nil {
-		for _, c := range n.nodes {
-			if slices.Contains(keywords, c.keyword) {
-				return c
-			}
-		}
+	if n == nil {
+		return nil
 	}
 
+	for _, c := range n.nodes {
+		if slices.Contains(keywords, c.keyword) {
+			return c
+		}
+	}
 	return nil
 }
 
@@ -84,7 +94,8 @@ func (n *wktNode) text(i int) string {
 
 // number returns a value that is a number, absent where it is not.
 func (n *wktNode) number(i int, absent float64) float64 {
-	if v, ok := parseNumber(n.text(i)); ok {
+	v, ok := parseNumber(n.text(i))
+	if ok {
 		return v
 	}
 	return absent
@@ -93,15 +104,24 @@ func (n *wktNode) number(i int, absent float64) float64 {
 // epsg returns a node's EPSG code, in AUTHORITY["EPSG","4326"] or ID["EPSG",4326]; 0 without one.
 func (n *wktNode) epsg() int {
 	id := n.child("AUTHORITY", "ID")
-	if code, err := strconv.Atoi(id.text(1)); err == nil && strings.EqualFold(id.text(0), "EPSG") && isEPSG(code) {
-		return code
+	if !strings.EqualFold(id.text(0), "EPSG") {
+		return 0
 	}
-	return 0
+
+	code, err := strconv.Atoi(id.text(1))
+	if err != nil || !isEPSG(code) {
+		return 0
+	}
+	return code
 }
 
 // unit returns the size of a node's unit or its axis's, in radians, metres or 1; otherwise absent.
 func (n *wktNode) unit(absent float64) float64 {
-	u := n.child("UNIT", "ANGLEUNIT", "LENGTHUNIT", "SCALEUNIT")
+	u := n.child(
+		"UNIT",
+		"ANGLEUNIT",
+		"LENGTHUNIT",
+		"SCALEUNIT")
 	if u == nil {
 		u = n.child("AXIS").child("UNIT", "ANGLEUNIT", "LENGTHUNIT")
 	}
@@ -112,42 +132,59 @@ func (n *wktNode) unit(absent float64) float64 {
 func crsFromWKT(s string) (p crsParameters, err error) {
 	p = newCRSParameters()
 	p.wkt = s
-	n := parseWKT(s)
 
+	n := parseWKT(s)
 	if n == nil {
 		return p, noBBoxf("it is not valid well-known text")
 	}
 
-	if source := n.child("SOURCECRS"); source != nil && len(source.nodes) > 0 { // of a BOUNDCRS
+	// The CRS in a BOUNDCRS.
+	source := n.child("SOURCECRS")
+	if source != nil && len(source.nodes) > 0 {
 		n = source.nodes[0]
 	}
 
+	// The horizontal part of a compound CRS.
 	p.name = cleanText([]byte(n.text(0)), maxNameText)
 	if n.keyword == "COMPD_CS" || n.keyword == "COMPOUNDCRS" {
 		p.setVerticalNode(n.child("VERT_CS", "VERTCRS", "VERTICALCRS"))
 		n = n.child(
-			"PROJCS", "PROJCRS", "PROJECTEDCRS",
-			"GEOGCS", "GEOGCRS", "GEOGRAPHICCRS",
-			"GEODCRS", "GEODETICCRS", "GEOCCS")
+			"PROJCS",
+			"PROJCRS",
+			"PROJECTEDCRS",
+			"GEOGCS",
+			"GEOGCRS",
+			"GEOGRAPHICCRS",
+			"GEODCRS",
+			"GEODETICCRS",
+			"GEOCCS")
 	}
 	if n == nil {
 		return p, noBBoxf("it has no horizontal part")
 	}
 
-	if i := strings.Index(s, ",VERTCS["); i >= 0 { // Esri writes it after the horizontal CRS
+	// Esri writes the vertical CRS after the horizontal one.
+	if i := strings.Index(s, ",VERTCS["); i >= 0 {
 		p.setVerticalNode(parseWKT(s[i+1:]))
 	}
 
 	p.present = true
 	p.code = n.epsg()
+
 	switch n.keyword {
 	case "PROJCS", "PROJCRS", "PROJECTEDCRS":
 		p.kind = modelTypeProjected
 		p.setDatum(n.child("GEOGCS", "BASEGEOGCRS", "BASEGEODCRS"))
 		p.setProjection(n)
-	case "GEOGCS", "GEOGCRS", "GEOGRAPHICCRS", "GEODCRS", "GEODETICCRS", "GEOCCS":
+	case "GEOGCS",
+		"GEOGCRS",
+		"GEOGRAPHICCRS",
+		"GEODCRS",
+		"GEODETICCRS",
+		"GEOCCS":
 		p.kind = modelTypeGeocentric
-		if n.keyword != "GEOCCS" && !strings.EqualFold(n.child("CS").text(0), "Cartesian") {
+		isCartesian := strings.EqualFold(n.child("CS").text(0), "Cartesian")
+		if n.keyword != "GEOCCS" && !isCartesian {
 			p.kind = modelTypeGeographic
 			p.setDatum(n)
 		}
@@ -168,32 +205,48 @@ func (p *crsParameters) setDatum(n *wktNode) {
 		return
 	}
 
-	if p.geographic = n.epsg(); p.geographic == 0 {
+	p.geographic = n.epsg()
+	if p.geographic == 0 {
 		p.geographic = userDefined
 	}
 
 	// The name is Esri's D_WGS_1984, GDAL's WGS_1984 or EPSG's World Geodetic System 1984.
-	name := strings.TrimSuffix(plainName(strings.TrimPrefix(datum.text(0), "D_")), "ensemble")
-	if p.datum = datum.epsg(); p.datum == 0 {
+	p.datum = datum.epsg()
+	if p.datum == 0 {
+		name := plainName(strings.TrimPrefix(datum.text(0), "D_"))
+		name = strings.TrimSuffix(name, "ensemble")
 		p.datum = codeOfName(indexOfDatums, name)
 	}
 
 	spheroid := datum.child("SPHEROID", "ELLIPSOID")
-	p.ellipsoid = ellipsoid{spheroid.number(1, math.NaN()) * spheroid.unit(1), spheroid.number(2, math.NaN())}
+	p.ellipsoid = ellipsoid{
+		a:                 spheroid.number(1, math.NaN()) * spheroid.unit(1),
+		inverseFlattening: spheroid.number(2, math.NaN()),
+	}
 
-	if shift := datum.child("TOWGS84"); shift != nil && (len(shift.values) == 3 || len(shift.values) == 7) {
-		for i := range shift.values {
-			p.toWGS84 = append(p.toWGS84, shift.number(i, math.NaN()))
+	if shift := datum.child("TOWGS84"); shift != nil {
+		count := len(shift.values)
+		if count == 3 || count == 7 {
+			for i := range shift.values {
+				p.toWGS84 = append(p.toWGS84, shift.number(i, math.NaN()))
+			}
 		}
 	}
 
 	radians := n.unit(math.Pi / 180)
 	p.angularUnit = userUnit(radians * 180 / math.Pi)
-	if meridian := n.child("PRIMEM", "PRIMEMERIDIAN"); meridian != nil {
-		p.primeMeridian = meridian.number(1, math.Inf(1)) * meridian.unit(radians) * 180 / math.Pi
-		if paris := 2.33722917; meridian.number(1, 0) == paris { // GDAL writes degrees in a CRS of grads
-			p.primeMeridian = paris
-		}
+
+	meridian := n.child("PRIMEM", "PRIMEMERIDIAN")
+	if meridian == nil {
+		return
+	}
+	longitude := meridian.number(1, math.Inf(1))
+	p.primeMeridian = longitude * meridian.unit(radians) * 180 / math.Pi
+
+	// GDAL writes degrees in a CRS of grads.
+	const paris = 2.33722917
+	if longitude == paris {
+		p.primeMeridian = paris
 	}
 }
 
@@ -203,12 +256,7 @@ func (p *crsParameters) setProjection(n *wktNode) {
 	metres := n.unit(1)
 	p.linearUnit = userUnit(metres)
 
-	var axes []string
-	for _, c := range n.nodes {
-		if c.keyword == "AXIS" {
-			axes = append(axes, strings.ToUpper(c.text(1)))
-		}
-	}
+	// Where the parameters stand, and the units of those without one.
 	conversion := n
 	degrees := p.angularUnit * math.Pi / 180
 	if c := n.child("CONVERSION"); c != nil {
@@ -218,13 +266,24 @@ func (p *crsParameters) setProjection(n *wktNode) {
 	}
 
 	method := conversion.child("PROJECTION", "METHOD")
-	if p.method = method.epsg(); p.method == 0 {
+	methodCode := method.epsg()
+	p.method = methodCode
+	if p.method == 0 {
 		p.method = codeOfName(indexOfMethods, method.text(0))
 	}
+	p.sphereOrEllipsoid = p.method == methodEquidistantCylindrical && methodCode == 0
 
-	p.sphereOrEllipsoid = p.method == methodEquidistantCylindrical && method.epsg() == 0
-	if s := n.child("EXTENSION").text(1); strings.Contains(s, "+proj=merc") && strings.Contains(s, "@null") {
-		p.method = methodPseudoMercator // as GDAL writes it in WKT 1
+	// GDAL writes pseudo-Mercator so in WKT 1.
+	extension := n.child("EXTENSION").text(1)
+	if strings.Contains(extension, "+proj=merc") && strings.Contains(extension, "@null") {
+		p.method = methodPseudoMercator
+	}
+
+	var axes []string
+	for _, c := range n.nodes {
+		if c.keyword == "AXIS" {
+			axes = append(axes, strings.ToUpper(c.text(1)))
+		}
 	}
 
 	// Axes of these two methods point west or south anyway, and at a pole both axes have one name.
@@ -238,15 +297,22 @@ func (p *crsParameters) setProjection(n *wktNode) {
 	}
 
 	for _, c := range conversion.nodes {
-		code := codeOfName(indexOfParameters, c.text(0))
-		if c.keyword != "PARAMETER" || code == 0 {
+		if c.keyword != "PARAMETER" {
 			continue
 		}
+		code := codeOfName(indexOfParameters, c.text(0))
+		if code == 0 {
+			continue
+		}
+
 		v := c.number(1, math.NaN())
 		switch code {
-		case parameterScale, parameterEllipsoidScale:
+		case parameterScale,
+			parameterEllipsoidScale:
 			v *= c.unit(1)
-		case parameterFalseEasting, parameterFalseNorthing, parameterPlaneHeight:
+		case parameterFalseEasting,
+			parameterFalseNorthing,
+			parameterPlaneHeight:
 			v *= c.unit(metres)
 		default:
 			v *= c.unit(degrees) * 180 / math.Pi
