@@ -85,15 +85,18 @@ func (a *analyzer) createAnalysis(w http.ResponseWriter, r *http.Request) error 
 	var in struct {
 		Force bool `json:"force"`
 	}
+
 	if r.ContentLength != 0 || r.Header.Get("Content-Type") != "" {
 		if err := decodeJSON(r, &in); err != nil {
 			return err
 		}
 	}
+
 	created, err := createAnalysis(r.Context(), a.core.db, actorOf(r), pathID(r, "id"), in.Force)
 	if err != nil {
 		return err
 	}
+
 	wake(a.queued)
 	w.Header().Set("Location", analysisPath(created.DatasetID, created.ID))
 	return writeJSON(w, http.StatusAccepted, created)
@@ -113,10 +116,12 @@ func createAnalysis(ctx context.Context, db *pgxpool.Pool, by actor, datasetID i
 			LIMIT 1
 		), 0)
 		RETURNING ` + analysisColumns
+
 	const checksOnly = `
 		SELECT coalesce(max(id), 0)
 		FROM analyses
 		WHERE dataset_id = $1 AND finished_at IS NULL AND checks_only`
+
 	err = changeDataset(ctx, db, by, datasetID, "analysis.create", func(tx pgx.Tx, d dataset) (_, _ any, err error) {
 		checks, err := scalar[int64](ctx, tx, "look for checks", checksOnly, d.ID)
 		if err == nil && checks != 0 {
@@ -134,10 +139,12 @@ func createAnalysis(ctx context.Context, db *pgxpool.Pool, by actor, datasetID i
 		if err != nil {
 			return nil, nil, err
 		}
+
 		a, err = collectOne[analysis](ctx, tx, nil, "create analysis", query,
 			d.ID, force, by.name)
 		return nil, map[string]any{"id": a.ID, "force": a.Force}, err
 	})
+
 	return a, err
 }
 
@@ -159,9 +166,11 @@ func (a *analyzer) getAnalysis(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return malformed("wrong_type", "wait must be a duration like 30s.")
 	}
+
 	if wait < 0 || wait > maxWait {
 		return invalid{{"wait", "out_of_range", "must be from 0s to 60s"}}.err()
 	}
+
 	if wait > 0 {
 		leave, err := a.waits.acquire(r.Context(), principalOf(r).User.ID)
 		if errors.Is(err, errBusy) { // before the first query, so that refusals are cheap
@@ -172,6 +181,7 @@ func (a *analyzer) getAnalysis(w http.ResponseWriter, r *http.Request) error {
 		}
 		defer leave()
 	}
+
 	ctx, cancel := context.WithTimeout(r.Context(), wait)
 	defer cancel()
 	defer context.AfterFunc(a.core.stopping, cancel)()
@@ -192,6 +202,7 @@ func (a *analyzer) getAnalysis(w http.ResponseWriter, r *http.Request) error {
 			err = nil
 		}
 	}
+
 	return writeEntity(w, found, "", err)
 }
 
@@ -217,14 +228,17 @@ func (a *analyzer) listChanges(w http.ResponseWriter, r *http.Request) error {
 		WHERE analysis_id = $1 AND path > $2 AND ($3::text IS NULL OR change = $3)
 		ORDER BY path
 		LIMIT $4`
+
 	change := optional(r.URL.Query(), "change")
 	if change != nil && !slices.Contains([]string{"added", "changed", "removed"}, *change) {
 		return invalid{{"change", "unknown", "must be added, changed or removed"}}.err()
 	}
+
 	found, err := a.pathAnalysis(r)
 	if err != nil {
 		return err
 	}
+
 	return writeList(a.core, w, r, []string{""}, func(after []string, limit int) ([]fileChange, error) {
 		return collect[fileChange](r.Context(), a.core.db, "list changes", query, found.ID, after[0], change, limit)
 	}, func(f fileChange) []string { return []string{f.Path} })
@@ -236,6 +250,7 @@ func (a *analyzer) cancelAnalysis(w http.ResponseWriter, r *http.Request) error 
 	if err != nil {
 		return err
 	}
+
 	err = a.catalogue.changeDataset(r, "analysis.cancel", func(tx pgx.Tx, _ dataset) (_, _ any, err error) {
 		id := map[string]int64{"id": found.ID}
 		return id, nil, endAnalysis(r.Context(), tx, found.ID, "", stateCanceled, failure{})
@@ -243,6 +258,7 @@ func (a *analyzer) cancelAnalysis(w http.ResponseWriter, r *http.Request) error 
 	if errors.Is(err, errNotOurs) {
 		err = nil // it has ended
 	}
+
 	return writeDone(w, err)
 }
 
@@ -318,8 +334,10 @@ func endAnalysis(ctx context.Context, tx pgx.Tx, id int64, token, state string, 
 				WHERE analysis_id = $1
 			)
 		WHERE id = $1 AND finished_at IS NULL AND $5 IN ('', owner_token::text)`
+
 	if err := advisoryLock(ctx, tx, lockAnalyses+id); err != nil {
 		return err
 	}
+
 	return oneRow(ctx, tx, "end analysis", query, id, state, why.code, why.reason, token)
 }

@@ -53,6 +53,7 @@ func noteInstance(ctx context.Context, db *pgxpool.Pool, id string, ring *keyrin
 		FROM instances
 		WHERE id <> $1 AND live_until > now()
 		ORDER BY id, seen_at DESC`
+
 	const note = `
 		INSERT INTO instances AS i (id, signer, fingerprints, seen_at, alive_since, live_until)
 		VALUES ($1, $2, $3, now(), now(), now() + $4::interval)
@@ -73,11 +74,13 @@ func noteInstance(ctx context.Context, db *pgxpool.Pool, id string, ring *keyrin
 		if err != nil {
 			return err
 		}
+
 		for _, other := range living {
 			if !slices.Contains(other.Fingerprints, ours[0]) {
 				return fmt.Errorf("compare keys: the signing key %s is not known to another instance that runs: "+
 					"add it there first (cairn keys add, then promote)", ring.keys[0].id)
 			}
+
 			if !slices.Contains(ours, other.Signer) {
 				return errors.New("compare keys: another running instance signs with a key that is unknown here: " +
 					"copy its key file")
@@ -117,6 +120,7 @@ func succeedInstance(ctx context.Context, db *pgxpool.Pool, stateDir, id string)
 		WITH ended AS (
 			UPDATE instances SET live_until = now() - interval '1 second' WHERE id = $1 AND live_until > now()
 		)` + releaseOf + `$1`
+
 	lock, err := os.OpenFile(filepath.Join(stateDir, "lock"), os.O_RDWR|syscall.O_NOFOLLOW, 0)
 	if err != nil {
 		return fmt.Errorf("read the last instance's id: %w", err)
@@ -127,12 +131,15 @@ func succeedInstance(ctx context.Context, db *pgxpool.Pool, stateDir, id string)
 	if err != nil && err != io.EOF {
 		return fmt.Errorf("read the last instance's id: %w", err)
 	}
+
 	if _, err := execute(ctx, db, "release work", release, string(before[:n])); err != nil {
 		return err
 	}
+
 	if _, err := lock.WriteAt([]byte(id), 0); err != nil {
 		return fmt.Errorf("write the instance's id: %w", err)
 	}
+
 	return nil
 }
 

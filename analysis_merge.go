@@ -82,6 +82,7 @@ func (a *analyzer) merge(ctx context.Context, t task) error {
 	if err := a.beginMerge(ctx, t); err != nil {
 		return err
 	}
+
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 
@@ -89,17 +90,21 @@ func (a *analyzer) merge(ctx context.Context, t task) error {
 	if t.Deaths > 0 {
 		m.careful = maxReaders * a.batchSize // as many as the readers may have had in hand
 	}
+
 	if err := m.run(ctx); err != nil {
 		cancel(err)
 	}
+
 	m.readers.Wait()
 
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+
 	if err := m.refused.Load(); err != nil {
 		return *err
 	}
+
 	return a.setStep(ctx, t, stepLook)
 }
 
@@ -113,6 +118,7 @@ func (a *analyzer) beginMerge(ctx context.Context, t task) error {
 		UPDATE analyses
 		SET total = 0, failed = 0
 		WHERE id = $1 AND owner_token = $2 AND finished_at IS NULL`
+
 	const forget = `
 		DELETE FROM analysis_changes
 		WHERE analysis_id IN (
@@ -131,9 +137,11 @@ func (a *analyzer) beginMerge(ctx context.Context, t task) error {
 		if err := advisoryLock(ctx, tx, lockAnalyses+t.AnalysisID); err != nil {
 			return err
 		}
+
 		if err := oneRow(ctx, tx, "begin merge", begin, t.AnalysisID, t.Token); err != nil {
 			return err
 		}
+
 		_, err := execute(ctx, tx, "forget changes", forget, t.DatasetID, maxAnalysesKept, maxChangesKept,
 			t.AnalysisID)
 		return err
@@ -164,10 +172,13 @@ func (m *merger) run(ctx context.Context) error {
 		var found []entry
 		var warnings []string
 		pass := func() error {
-			entries, said := found, warnings
-			found, warnings = nil, nil
+			entries := found
+			said := warnings
+			found = nil
+			warnings = nil
 			return send(func() error { return m.compare(ctx, entries, said) })
 		}
+
 		w.file = func(e entry) error {
 			found = append(found, e)
 			if len(found) < m.a.batchSize {
@@ -175,6 +186,7 @@ func (m *merger) run(ctx context.Context) error {
 			}
 			return pass()
 		}
+
 		w.warn = func(dir string, err error) error {
 			if dir == "" {
 				return unavailable("The dataset's directory cannot be read: %s.", reasonOf(err))
@@ -190,15 +202,18 @@ func (m *merger) run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+
 		if root != nil {
 			defer root.Close()
 			if err := w.walk(detached, root, ""); err != nil {
 				return err
 			}
 		}
+
 		if err := pass(); err != nil {
 			return err
 		}
+
 		return send(func() error {
 			if !m.anySeen && filesExpected && !m.t.emptyIsIntended() {
 				return m.t.unexpectedlyEmpty("No file is in the dataset's directory.")
@@ -224,10 +239,12 @@ func (m *merger) compare(ctx context.Context, entries []entry, warnings []string
 		} else if isFailed(row.Status) {
 			m.next.failed++
 		}
+
 		if err := m.flush(ctx, false); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -238,10 +255,12 @@ func (m *merger) rowAt(ctx context.Context, path string) (row knownRow, err erro
 		if err != nil || first == nil || first.Path > path {
 			return knownRow{}, err
 		}
+
 		m.rows = m.rows[1:]
 		if first.Path == path {
 			return *first, nil
 		}
+
 		m.next.missing = append(m.next.missing, first.Path)
 		if err := m.flush(ctx, false); err != nil {
 			return knownRow{}, err
@@ -259,20 +278,25 @@ func (m *merger) firstRow(ctx context.Context) (*knownRow, error) {
 		WHERE dataset_id = $1 AND path > $2
 		ORDER BY path
 		LIMIT $3`
+
 	const atOnce = 5000
 	if len(m.rows) == 0 && !m.done {
 		rows, err := collect[knownRow](ctx, m.a.db, "read rows", query, m.t.DatasetID, m.last, atOnce)
 		if err != nil {
 			return nil, err
 		}
-		m.rows, m.done = rows, len(rows) < atOnce
+
+		m.rows = rows
+		m.done = len(rows) < atOnce
 		if len(rows) > 0 {
 			m.last = rows[len(rows)-1].Path
 		}
 	}
+
 	if len(m.rows) == 0 {
 		return nil, nil
 	}
+
 	return &m.rows[0], nil
 }
 
@@ -297,17 +321,20 @@ func (m *merger) flush(ctx context.Context, last bool) error {
 	if !isFull && !isSingle && !last {
 		return nil
 	}
+
 	m.next = batch{}
 
 	release, err := m.a.reading.acquire(ctx, m.t.Token)
 	if err != nil {
 		return err
 	}
+
 	if isSingle {
 		defer release()
 		m.careful--
 		return m.a.doAlone(ctx, m.t, b)
 	}
+
 	m.readers.Go(func() {
 		defer release()
 		err := m.a.doBatch(ctx, m.t, b)
@@ -317,6 +344,7 @@ func (m *merger) flush(ctx context.Context, last bool) error {
 			m.cancel(err)
 		}
 	})
+
 	return nil
 }
 
@@ -328,6 +356,7 @@ func (a *analyzer) doAlone(ctx context.Context, t task, b batch) error {
 		SET suspect = $3, deaths = CASE WHEN suspect = $3 THEN deaths ELSE 0 END
 		WHERE id = $1 AND owner_token = $2 AND finished_at IS NULL
 		RETURNING deaths >= $4 AS is_deadly`
+
 	f := b.files[0]
 	file := fmt.Sprintf("%d %d %d %s", f.Size, f.Modified, f.Changed, f.Path)
 	found, err := collectOne[struct{ IsDeadly bool }](ctx, a.db, errNotOurs, "note suspect", suspect,
@@ -360,8 +389,14 @@ func (a *analyzer) readFiles(ctx context.Context, t task, b batch) error {
 			if err != nil {
 				return err
 			}
+
 			opened.Store(1)
-			fr := &fileReader{root: root, now: a.core.now, before: a.beforeRead, listed: true}
+			fr := &fileReader{
+				root:   root,
+				now:    a.core.now,
+				before: a.beforeRead,
+				listed: true,
+			}
 			if root != nil { // else the directory is missing, which is intended
 				defer fr.close()
 			}
@@ -370,14 +405,17 @@ func (a *analyzer) readFiles(ctx context.Context, t task, b batch) error {
 				if root != nil {
 					f.row = fr.readRow(f.entry, b.isDeadly)
 				}
+
 				err := send(func() error {
-					files[0].row, files = f.row, files[1:]
+					files[0].row = f.row
+					files = files[1:]
 					return nil
 				})
 				if err != nil {
 					return err
 				}
 			}
+
 			return nil
 		})
 		if err == nil {
@@ -388,10 +426,12 @@ func (a *analyzer) readFiles(ctx context.Context, t task, b batch) error {
 		if !isFileAtFault || a.hung.Load() >= maxHung {
 			return err
 		}
+
 		files[0].row = new(files[0].unread(a.core.now(), fileStatusUnreadable,
 			"reading it did not end within %v", a.core.patience))
 		files = files[1:]
 	}
+
 	return nil
 }
 
@@ -409,6 +449,7 @@ func (fr *fileReader) readRow(e entry, isDeadly bool) *ElevationDatasetFileMeta 
 	if !found {
 		return nil
 	}
+
 	m.withdrawPlace()
 	return &m
 }

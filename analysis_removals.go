@@ -36,11 +36,13 @@ func (a *analyzer) look(ctx context.Context, t task) (step string, err error) {
 	if err != nil {
 		return "", err
 	}
+
 	if seen.disputed > 0 {
 		return "", &failure{failureViewsDiffer, fmt.Sprintf("The running instances see different files: %s that one "+
 			"of them does not find are there for another. No row was removed. Mount the same directory on all of "+
 			"them, and analyse again.", plural(int64(seen.disputed), "file"))}
 	}
+
 	return a.decide(ctx, t, len(seen.found) > 0)
 }
 
@@ -60,15 +62,18 @@ func (a *analyzer) lookForAll(ctx context.Context, t task) (all sight, err error
 		if err != nil || len(candidates) == 0 {
 			return all, err
 		}
+
 		after = candidates[len(candidates)-1].Path
 
 		seen, err := a.lookForSome(ctx, t, candidates)
 		if err != nil {
 			return all, err
 		}
+
 		if err := a.storeSight(ctx, t, seen); err != nil {
 			return all, err
 		}
+
 		all.found = append(all.found, seen.found...)
 		all.disputed += seen.disputed
 	}
@@ -98,16 +103,19 @@ func (a *analyzer) lookForSome(ctx context.Context, t task, candidates []candida
 			default:
 				now.kept = append(now.kept, c.Path)
 			}
+
 			if found == fileEmptied && !isGone {
 				now.warnings = append(now.warnings, above+"/: this directory is empty now, "+
 					"so the rows of its files stay; if the files are gone, analyse with the option force")
 			}
 		}
+
 		return send(func() error {
 			seen = now
 			return nil
 		})
 	})
+
 	return seen, err
 }
 
@@ -123,9 +131,11 @@ func (a *analyzer) storeSight(ctx context.Context, t task, seen sight) error {
 				SELECT DISTINCT w FROM unnest($3::text[]) w WHERE w <> ALL (a.warnings)
 			))[1:$4]
 		WHERE id = $1 AND owner_token = $2 AND finished_at IS NULL`
+
 	if len(seen.kept)+len(seen.found) == 0 {
 		return nil
 	}
+
 	return changeAnalysis(ctx, a.db, t.AnalysisID, func(tx pgx.Tx) error {
 		if _, err := execute(ctx, tx, "drop candidates", drop, t.AnalysisID, seen.kept); err != nil {
 			return err
@@ -146,11 +156,13 @@ func (a *analyzer) decide(ctx context.Context, t task, again bool) (step string,
 			` + othersMayLook + ` AS others_may_look
 		FROM analyses a
 		WHERE a.id = $2 AND a.owner_token = $3 AND a.finished_at IS NULL`
+
 	const passOn = `
 		UPDATE analyses
 		SET owner = NULL, owner_token = NULL, missed_at = now(),
 			missed_by = array_append(CASE WHEN $3 THEN '{}' ELSE missed_by END, $2)
 		WHERE id = $1`
+
 	const count = `
 		SELECT count(*) AS known, count(c.path) AS missing
 		FROM elevation_dataset_file_meta f
@@ -158,6 +170,7 @@ func (a *analyzer) decide(ctx context.Context, t task, again bool) (step string,
 		WHERE f.dataset_id = $2 AND f.added_in <= coalesce((
 			SELECT max(id) FROM analyses WHERE dataset_id = $2 AND state = 'succeeded' AND NOT checks_only
 		), $1)`
+
 	const proceed = `UPDATE analyses SET step = $2 WHERE id = $1`
 	const keep = `
 		UPDATE analyses
@@ -169,11 +182,13 @@ func (a *analyzer) decide(ctx context.Context, t task, again bool) (step string,
 		if err := advisoryLock(ctx, tx, lockAnalyses+t.AnalysisID); err != nil {
 			return err
 		}
+
 		now, err := collectOne[struct{ AnyMissing, OthersMayLook bool }](ctx, tx, errNotOurs, "look at analysis", ask,
 			a.instance, t.AnalysisID, t.Token)
 		if err != nil {
 			return err
 		}
+
 		if again || now.AnyMissing && now.OthersMayLook {
 			step = stepLook
 			return oneRow(ctx, tx, "pass analysis on", passOn, t.AnalysisID, a.instance, again)
@@ -184,14 +199,17 @@ func (a *analyzer) decide(ctx context.Context, t task, again bool) (step string,
 		if err != nil {
 			return err
 		}
+
 		if !t.Force && rows.Missing > massRemoval && 2*rows.Missing > rows.Known {
 			step = stepCheck
 			why := fmt.Sprintf("%d of %d known files were not found. No row was removed. If a share was not mounted, "+
 				"mount it; if the files are gone, analyse with the option force.", rows.Missing, rows.Known)
 			return oneRow(ctx, tx, "keep rows", keep, t.AnalysisID, failureMassRemoval, why)
 		}
+
 		return oneRow(ctx, tx, "begin removal", proceed, t.AnalysisID, step)
 	})
+
 	return step, err
 }
 
@@ -236,6 +254,7 @@ func (a *analyzer) removeCandidates(ctx context.Context, t task) error {
 			return err
 		}
 	}
+
 	return a.setStep(ctx, t, stepCheck)
 }
 
@@ -272,12 +291,15 @@ func lookFor(root *os.Root, path string) (found presence, above string) {
 		if err != nil {
 			return fileUnknown, ""
 		}
+
 		isLast := i == len(raw)
 		if info.IsDir() == isLast {
 			return fileGone, "" // a directory became a file or a symbolic link, or the file became a directory
 		}
+
 		above = raw[:i]
 	}
+
 	return fileThere, ""
 }
 
@@ -287,9 +309,11 @@ func missingBelow(root *os.Root, dir string) presence {
 	if err != nil {
 		return fileUnknown
 	}
+
 	if empty {
 		return fileEmptied
 	}
+
 	return fileGone
 }
 
@@ -303,5 +327,6 @@ func isEmpty(root *os.Root, name string) (bool, error) {
 	if _, err = dir.Readdirnames(1); err == io.EOF {
 		return true, nil
 	}
+
 	return false, err
 }

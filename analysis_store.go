@@ -20,15 +20,18 @@ func (a *analyzer) storeBatch(ctx context.Context, t task, b batch) error {
 		UNION ALL
 		SELECT $1::bigint, unnest($3::text[]), 'changed'
 		ON CONFLICT DO NOTHING`
+
 	const addCandidates = `
 		INSERT INTO analysis_candidates (analysis_id, path)
 		SELECT $1, unnest($2::text[])
 		ON CONFLICT DO NOTHING`
+
 	const count = `
 		UPDATE analyses a
 		SET total = total + $3, added = added + $4, changed = changed + $5, failed = failed + $6,
 			warnings = (warnings || ARRAY(SELECT w FROM unnest($7::text[]) w WHERE w <> ALL (a.warnings)))[1:$8]
 		WHERE id = $1 AND owner_token = $2 AND finished_at IS NULL`
+
 	err := changeAnalysis(ctx, a.db, t.AnalysisID, func(tx pgx.Tx) error {
 		before, err := replaceRows(ctx, tx, t, b.files)
 		if err != nil {
@@ -39,15 +42,18 @@ func (a *analyzer) storeBatch(ctx context.Context, t task, b batch) error {
 		if _, err := execute(ctx, tx, "note changes", noteChanges, t.AnalysisID, o.added, o.changed); err != nil {
 			return err
 		}
+
 		if _, err := execute(ctx, tx, "add candidates", addCandidates, t.AnalysisID, o.missing); err != nil {
 			return err
 		}
+
 		return oneRow(ctx, tx, "count files", count, t.AnalysisID, t.Token,
 			o.total, len(o.added), len(o.changed), o.failed, o.warnings, maxWarnings)
 	})
 	if err == nil {
 		a.stored.Add(1)
 	}
+
 	return err
 }
 
@@ -61,7 +67,12 @@ type outcome struct {
 // classify returns the outcome of a batch whose files have been read. before holds the rows that
 // were replaced, by path.
 func (b batch) classify(before map[string]ElevationDatasetFileMeta) outcome {
-	o := outcome{missing: b.missing, total: b.seen, failed: b.failed, warnings: b.warnings}
+	o := outcome{
+		missing:  b.missing,
+		total:    b.seen,
+		failed:   b.failed,
+		warnings: b.warnings,
+	}
 	var vanished []string
 	for _, f := range b.files {
 		old, isKnown := before[f.Path]
@@ -77,6 +88,7 @@ func (b batch) classify(before map[string]ElevationDatasetFileMeta) outcome {
 		case !sameContent(old, *f.row):
 			o.changed = append(o.changed, f.Path)
 		}
+
 		if f.row != nil && isFailed(f.row.Status) {
 			o.failed++
 		}
@@ -87,6 +99,7 @@ func (b batch) classify(before map[string]ElevationDatasetFileMeta) outcome {
 			vanished[0], plural(int64(n), "file"))
 		o.warnings = append(o.warnings, text)
 	}
+
 	return o
 }
 
@@ -103,6 +116,7 @@ func replaceRows(ctx context.Context, tx pgx.Tx, t task, files []batchFile) (
 		DELETE FROM elevation_dataset_file_meta
 		WHERE dataset_id = $1 AND path = ANY ($2::text[])
 		RETURNING` + fileColumns
+
 	const newIDs = `
 		SELECT nextval('elevation_dataset_file_meta_id_seq') AS id
 		FROM generate_series(1, $1::integer)`
@@ -117,6 +131,7 @@ func replaceRows(ctx context.Context, tx pgx.Tx, t task, files []batchFile) (
 			}
 		}
 	}
+
 	if len(read) == 0 {
 		return nil, nil
 	}
@@ -125,10 +140,12 @@ func replaceRows(ctx context.Context, tx pgx.Tx, t task, files []batchFile) (
 	if err != nil {
 		return nil, err
 	}
+
 	before = map[string]ElevationDatasetFileMeta{}
 	for _, row := range removed {
 		before[row.Path] = row
 	}
+
 	ids, err := collect[struct{ ID int64 }](ctx, tx, "take ids", newIDs, len(read)-len(replaced))
 	if err != nil {
 		return nil, err
@@ -137,28 +154,36 @@ func replaceRows(ctx context.Context, tx pgx.Tx, t task, files []batchFile) (
 	var columns []string
 	var rows [][]any
 	for _, f := range read {
-		id, addedIn := f.known.ID, f.known.AddedIn
+		id := f.known.ID
+		addedIn := f.known.AddedIn
 		if id == 0 {
-			id, addedIn, ids = ids[0].ID, t.AnalysisID, ids[1:]
+			id = ids[0].ID
+			addedIn = t.AnalysisID
+			ids = ids[1:]
 		}
+
 		version := readerVersion
 		if f.row.unsettled || !isSettled(f.row.ModifiedAt.Time, f.row.AnalyzedAt) {
 			version = 0 // a later change may keep size and time, so the file is read again next time
 		}
+
 		names, row := f.row.stored()
 		columns = append(names, "id", "dataset_id", "changed_ns", "sidecars", "reader_version", "added_in", "read_in")
 		rows = append(rows, append(row, id, t.DatasetID, f.row.changed, f.Sidecars, version, addedIn, t.AnalysisID))
 	}
+
 	table := pgx.Identifier{"elevation_dataset_file_meta"}
 	if _, err := tx.CopyFrom(ctx, table, columns, pgx.CopyFromRows(rows)); err != nil {
 		return nil, fmt.Errorf("store rows: %w", err)
 	}
+
 	return before, nil
 }
 
 // sameContent reports whether two rows of a file are equal, but for the id and the time of reading.
 func sameContent(a, b ElevationDatasetFileMeta) bool {
-	a.ID, a.AnalyzedAt = b.ID, b.AnalyzedAt
+	a.ID = b.ID
+	a.AnalyzedAt = b.AnalyzedAt
 	x, errA := json.Marshal(a)
 	y, errB := json.Marshal(b)
 	return errors.Join(errA, errB) == nil && bytes.Equal(x, y)

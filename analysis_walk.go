@@ -63,7 +63,8 @@ func (e entry) row(now time.Time) ElevationDatasetFileMeta {
 // unread returns the row of a file that could not be read, with the reason.
 func (e entry) unread(now time.Time, status, format string, args ...any) ElevationDatasetFileMeta {
 	m := e.row(now)
-	m.Status, m.Reason = status, new(fmt.Sprintf(format, args...))
+	m.Status = status
+	m.Reason = new(fmt.Sprintf(format, args...))
 	return m
 }
 
@@ -74,6 +75,7 @@ func encodeName(name string) string {
 	if utf8.ValidString(name) {
 		return name
 	}
+
 	var b []byte
 	for name != "" {
 		r, size := utf8.DecodeRuneInString(name)
@@ -84,6 +86,7 @@ func encodeName(name string) string {
 		}
 		name = name[size:]
 	}
+
 	return string(b)
 }
 
@@ -95,10 +98,12 @@ func decodePath(path string) (string, error) {
 		if i < 0 {
 			return b.String() + path, nil
 		}
+
 		c, _, rest, err := strconv.UnquoteChar(path[i:], 0)
 		if err != nil || path[i+1] != '\\' && path[i+1] != 'x' {
 			return "", fmt.Errorf("path %q: bad escape", path)
 		}
+
 		b.WriteString(path[:i])
 		b.WriteByte(byte(c))
 		path = rest
@@ -153,6 +158,7 @@ func (w *walker) walk(ctx context.Context, dir *os.Root, prefix string) error {
 			}
 		}
 	}
+
 	return ctx.Err()
 }
 
@@ -168,6 +174,7 @@ func (w *walker) visit(ctx context.Context, dir *os.Root, prefix string, e entry
 	case strings.Count(e.Path, "/") > maxDepth:
 		return w.warn(e.Path, fmt.Errorf("lies more than %d directories deep", maxDepth))
 	}
+
 	raw, _ := decodePath(name) // encodeName wrote it, so there is no error
 	below, err := dir.OpenRoot(raw + "/")
 	if err != nil {
@@ -196,6 +203,7 @@ func (w *walker) list(ctx context.Context, dir *os.Root) (names []string, err er
 	if err != io.EOF {
 		return nil, err
 	}
+
 	slices.Sort(names)
 	return slices.Compact(names), nil // a file that a rename replaces meanwhile may be listed twice
 }
@@ -228,6 +236,7 @@ func (w *walker) look(ctx context.Context, dir *os.Root, names []string) []entry
 			}
 		})
 	}
+
 	all.Wait()
 	return slices.DeleteFunc(entries, func(e entry) bool { return e.Path == "" })
 }
@@ -262,6 +271,7 @@ func (w *walker) sumGroups(ctx context.Context, dir *os.Root, names []string) ma
 			sums[groupOf(name)] += checksum(name)
 		}
 	}
+
 	return sums
 }
 
@@ -314,7 +324,8 @@ func (fr *fileReader) readEntry(e entry) (m ElevationDatasetFileMeta, found bool
 	opened := e
 	defer func() {
 		if v := recover(); v != nil {
-			m, found = opened.unread(fr.now(), fileStatusCorrupt, "the reader failed on this file: %v", v), true
+			m = opened.unread(fr.now(), fileStatusCorrupt, "the reader failed on this file: %v", v)
+			found = true
 		}
 	}()
 	if fr.before != nil {
@@ -325,6 +336,7 @@ func (fr *fileReader) readEntry(e entry) (m ElevationDatasetFileMeta, found bool
 	if isMissing(err) {
 		return m, false
 	}
+
 	opened = cmp.Or(opened, e) // with an error, it may be empty
 	opened.Path = e.Path
 
@@ -342,6 +354,7 @@ func (fr *fileReader) readEntry(e entry) (m ElevationDatasetFileMeta, found bool
 	if fr.listed && e.Sidecars == 0 {
 		beside = func(string, int) ([]byte, bool, error) { return nil, false, nil }
 	}
+
 	m.extent = fr.header.readExtent(fr.name, f, opened.Size, beside)
 	return m, true
 }
@@ -380,14 +393,17 @@ func (fr *fileReader) open(e entry) (openFile, entry, error) {
 	}
 
 	slash := strings.LastIndexByte(raw, '/')
-	dirName, name := raw[:slash+1], raw[slash+1:]
+	dirName := raw[:slash+1]
+	name := raw[slash+1:]
 	if fr.dir == nil || dirName != fr.dirName {
 		fr.dir.Close() // nil is allowed
 		if fr.dir, err = fr.root.Open(dirName + "."); err != nil {
 			return nil, e, err
 		}
 	}
-	fr.dirName, fr.name = dirName, name
+
+	fr.dirName = dirName
+	fr.name = name
 	return fr.openNamed(name, e.Size > 0)
 }
 
@@ -404,6 +420,7 @@ func (fr *fileReader) openNamed(name string, hasSize bool) (openFile, entry, err
 	if err != nil {
 		return nil, entry{}, err
 	}
+
 	e := entryOf(info.Sys())
 
 	switch info.Mode().Type() {
@@ -413,6 +430,7 @@ func (fr *fileReader) openNamed(name string, hasSize bool) (openFile, entry, err
 	case fs.ModeSymlink:
 		return fr.openLink(fr.dirName+name, e)
 	}
+
 	return nil, e, notRegular(info.Mode())
 }
 
@@ -437,6 +455,7 @@ func (fr *fileReader) openLink(path string, e entry) (openFile, entry, error) {
 	if err != nil {
 		return nil, e, err
 	}
+
 	opened, err := f.Stat()
 	if err == nil && !opened.Mode().IsRegular() {
 		err = notRegular(opened.Mode())
@@ -445,6 +464,7 @@ func (fr *fileReader) openLink(path string, e entry) (openFile, entry, error) {
 		f.Close()
 		return nil, e, err
 	}
+
 	return f, entryOf(opened.Sys()), nil
 }
 
@@ -465,6 +485,7 @@ func openRegular(dir *os.File, name string) (openFile, entry, error) {
 	if err != nil {
 		return nil, entry{}, err
 	}
+
 	var stat syscall.Stat_t
 	if err = syscall.Fstat(fd, &stat); err == nil && stat.Mode&syscall.S_IFMT != syscall.S_IFREG {
 		err = &notAFile{"not a regular file any more"}
@@ -473,6 +494,7 @@ func openRegular(dir *os.File, name string) (openFile, entry, error) {
 		syscall.Close(fd)
 		return nil, entry{}, err
 	}
+
 	return descriptor(fd), entryOf(&stat), nil
 }
 
@@ -486,8 +508,10 @@ func (d descriptor) ReadAt(p []byte, offset int64) (n int, err error) {
 		if err != nil && err != syscall.EINTR {
 			return n, err
 		}
+
 		n += max(k, 0)
 	}
+
 	return n, nil
 }
 

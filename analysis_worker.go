@@ -104,6 +104,7 @@ func (a *analyzer) run(ctx context.Context) {
 				if a.tryWork(ctx, i > 0) {
 					continue
 				}
+
 				select {
 				case <-ctx.Done():
 				case <-a.queued:
@@ -112,6 +113,7 @@ func (a *analyzer) run(ctx context.Context) {
 			}
 		})
 	}
+
 	all.Wait()
 }
 
@@ -128,6 +130,7 @@ func (a *analyzer) tryWork(ctx context.Context, smallest bool) bool {
 	} else if ctx.Err() == nil && !(isUnavailable(err) && a.outage.Swap(true)) {
 		a.core.log.Error("analysis step failed", "error", err)
 	}
+
 	return worked && err == nil
 }
 
@@ -264,6 +267,7 @@ func (a *analyzer) claim(ctx context.Context, token string, smallest bool) ([]ta
 			EXISTS (SELECT FROM instances i
 				WHERE i.id <> $1 AND greatest(i.live_until, i.seen_at) > a.queued_at) AS others_have_lived,
 			EXISTS (SELECT FROM elevation_dataset_file_meta f WHERE f.dataset_id = a.dataset_id) AS known`
+
 	return collect[task](ctx, a.db, "claim analysis", query, a.instance, token, smallest)
 }
 
@@ -280,6 +284,7 @@ func (a *analyzer) work(ctx context.Context, smallest bool) (worked bool, err er
 	if err != nil { // the claim may have been committed
 		a.giveBack(ctx, token, false)
 	}
+
 	if len(tasks) == 0 {
 		return false, err
 	}
@@ -291,6 +296,7 @@ func (a *analyzer) work(ctx context.Context, smallest bool) (worked bool, err er
 	if err = a.analyze(working, t); err != nil {
 		err = cmp.Or(context.Cause(working), err)
 	}
+
 	return true, a.settle(ctx, t, err)
 }
 
@@ -312,6 +318,7 @@ func (a *analyzer) analyze(ctx context.Context, t task) (err error) {
 	if t.Failures >= maxFailures {
 		return &failure{failureInternal, "Rows could not be stored; the log says why."}
 	}
+
 	if t.Deaths >= maxDeaths && t.Step != stepMerge {
 		return &failure{failureInternal, "The program ended three times after it had read the files."}
 	}
@@ -322,23 +329,27 @@ func (a *analyzer) analyze(ctx context.Context, t task) (err error) {
 			return err
 		}
 	}
+
 	if t.Step == stepMerge {
 		if err := a.merge(ctx, t); err != nil {
 			return err
 		}
 		t.Step = stepLook
 	}
+
 	if t.Step == stepLook {
 		t.Step, err = a.look(ctx, t)
 		if err != nil || t.Step == stepLook { // another instance looks
 			return err
 		}
 	}
+
 	if t.Step == stepRemove {
 		if err := a.removeCandidates(ctx, t); err != nil {
 			return err
 		}
 	}
+
 	return a.check(ctx, t)
 }
 
@@ -357,12 +368,14 @@ func (a *analyzer) check(ctx context.Context, t task) error {
 	if err != nil {
 		return err
 	}
+
 	var found *results
 	if !isCurrent {
 		if found, err = a.runChecks(ctx, t); err != nil {
 			return err
 		}
 	}
+
 	return a.storeResults(ctx, t, found)
 }
 
@@ -401,6 +414,7 @@ func (a *analyzer) runChecks(ctx context.Context, t task) (*results, error) {
 		files := comparison{catalogue: a.catalogue, here: d, there: d}
 		return files.compareBytes(ctx, comparedCell{Here: path, There: other, SizeBytes: size})
 	}
+
 	found, err := inSnapshot(ctx, a.db, func(ctx context.Context, q querier) (found *results, err error) {
 		defer func() {
 			if v := recover(); v != nil {
@@ -409,9 +423,11 @@ func (a *analyzer) runChecks(ctx context.Context, t task) (*results, error) {
 		}()
 		return findResults(ctx, q, d, t.AnalysisID, compare)
 	})
+
 	if _, failed := errors.AsType[*failure](err); failed {
 		return nil, err
 	}
+
 	mayPass := ctx.Err() != nil || isUnavailable(err) || isRefused(err)
 	if err != nil && !mayPass {
 		return nil, &failure{failureInternal, fmt.Sprintf("The checks failed: %v", err)}
@@ -419,9 +435,11 @@ func (a *analyzer) runChecks(ctx context.Context, t task) (*results, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	if _, err := json.Marshal([]any{found.summary, found.picture, found.byStatus}); err != nil {
 		return nil, &failure{failureInternal, fmt.Sprintf("The results of the checks cannot be stored: %v", err)}
 	}
+
 	return found, nil
 }
 
@@ -433,14 +451,17 @@ func (a *analyzer) storeResults(ctx context.Context, t task, found *results) err
 		UPDATE dataset_results
 		SET analysis_id = $2, is_first = false, analyzed_at = now(), checked_at = now()
 		WHERE dataset_id = $1`
+
 	return inTransaction(ctx, a.db, func(tx pgx.Tx) error {
 		if _, err := execute(ctx, tx, "lift time limit", `SET LOCAL statement_timeout = 0`); err != nil {
 			return err
 		}
+
 		// The dataset comes first, as in changeDataset, so that nothing deadlocks.
 		if _, err := execute(ctx, tx, "lock dataset", lock, t.DatasetID); err != nil {
 			return err
 		}
+
 		if err := endAnalysis(ctx, tx, t.AnalysisID, t.Token, stateSucceeded, failure{}); err != nil {
 			return err
 		}
@@ -454,6 +475,7 @@ func (a *analyzer) storeResults(ctx context.Context, t task, found *results) err
 		if err != nil {
 			return err
 		}
+
 		_, err = queueChecks(ctx, tx, "cairn", t.DatasetID)
 		return err
 	})
@@ -482,6 +504,7 @@ func (a *analyzer) settle(ctx context.Context, t task, err error) error {
 	if err != nil {
 		a.giveBack(ctx, t.Token, isRefused(err))
 	}
+
 	return err
 }
 
@@ -492,6 +515,7 @@ func (a *analyzer) leaveToOthers(ctx context.Context, t task, reason string) err
 		SET owner = NULL, owner_token = NULL, blind = array_append(blind, $3), blind_at = now(),
 			warnings = (array_append(warnings, $4))[1:$5]
 		WHERE id = $1 AND owner_token = $2 AND finished_at IS NULL`
+
 	host, _ := os.Hostname() // "" if unknown
 	warning := fmt.Sprintf("The instance on %s leaves the work to the others: %s",
 		strings.ToValidUTF8(host, "?"), reason)
@@ -565,6 +589,7 @@ func (a *analyzer) openDataset(t task, filesExpected bool) (*os.Root, error) {
 		root.Close()
 		return nil, t.unexpectedlyEmpty("The dataset's directory is empty.")
 	}
+
 	return root, nil
 }
 

@@ -20,6 +20,7 @@ func readBoundary(text json.RawMessage) (boundary area, ok bool) {
 		Geometry json.RawMessage
 		Features []struct{ Geometry json.RawMessage }
 	}
+
 	if json.Unmarshal(text, &in) != nil {
 		return nil, false
 	}
@@ -41,6 +42,7 @@ func readBoundary(text json.RawMessage) (boundary area, ok bool) {
 		if !isRead || parameter != "bbox" {
 			return nil, false
 		}
+
 		for _, polygon := range part {
 			for _, ring := range polygon {
 				corners += len(ring)
@@ -50,8 +52,10 @@ func readBoundary(text json.RawMessage) (boundary area, ok bool) {
 				}
 			}
 		}
+
 		boundary = append(boundary, part...)
 	}
+
 	return boundary, boundary != nil
 }
 
@@ -82,6 +86,7 @@ func (g *tileGrid) compareBoundary(ctx context.Context, boundary area) (covered 
 			return 0, err
 		}
 	}
+
 	if w.runs == nil {
 		return 0, errBoundaryEmpty
 	}
@@ -96,8 +101,10 @@ func (g *tileGrid) compareBoundary(ctx context.Context, boundary area) (covered 
 		for cell, share := range w.shares {
 			shares[renumber([]cellRun{cell}, start, turn)[0]] = share
 		}
+
 		w.shares = shares
 	}
+
 	slices.SortFunc(w.runs, compareRuns)
 	w.runs = mergeRuns(w.runs)
 
@@ -141,7 +148,9 @@ func (g *tileGrid) addCells(ctx context.Context, w *cellsWithin, polygon [][]pos
 				}
 				at[0] -= turn * jump
 			}
-			last, isFirst = at, false
+
+			last = at
+			isFirst = false
 			around.add(at)
 			return at, err
 		})
@@ -153,6 +162,7 @@ func (g *tileGrid) addCells(ctx context.Context, w *cellsWithin, polygon [][]pos
 		if isOuter := i == 0; isOuter != (signedArea(projected) > 0) {
 			slices.Reverse(projected)
 		}
+
 		size += signedArea(projected) / 2
 		w.points += len(projected)
 		rings = append(rings, projected)
@@ -181,6 +191,7 @@ func followEdges(ring []position, limit int, project func(position) (position, e
 		if float64(len(points))+pieces > float64(limit) {
 			return nil, errBoundaryTooLong
 		}
+
 		for piece := range int(pieces) {
 			part := float64(piece) / pieces
 			at, err := project(position{p[0] + part*(q[0]-p[0]), p[1] + part*(q[1]-p[1])})
@@ -190,6 +201,7 @@ func followEdges(ring []position, limit int, project func(position) (position, e
 			points = append(points, at)
 		}
 	}
+
 	return points, nil
 }
 
@@ -200,10 +212,12 @@ func followEdges(ring []position, limit int, project func(position) (position, e
 func clip(ring []position, axis int, limit, side float64) (part []position) {
 	for i, p := range ring {
 		q := ring[(i+1)%len(ring)]
-		isInside, isNextInside := p[axis]*side <= limit*side, q[axis]*side <= limit*side
+		isInside := p[axis]*side <= limit*side
+		isNextInside := q[axis]*side <= limit*side
 		if isInside {
 			part = append(part, p)
 		}
+
 		if isInside != isNextInside {
 			at := (limit - p[axis]) / (q[axis] - p[axis])
 			crossing := position{p[0] + at*(q[0]-p[0]), p[1] + at*(q[1]-p[1])}
@@ -211,6 +225,7 @@ func clip(ring []position, axis int, limit, side float64) (part []position) {
 			part = append(part, crossing)
 		}
 	}
+
 	return part
 }
 
@@ -222,14 +237,18 @@ type cellRange struct{ from, to [2]int64 }
 // halves the rectangle until one ring fills it, or it is one cell.
 func (w *cellsWithin) split(ctx context.Context, rings [][]position, least float64, r cellRange) error {
 	const maxLooked, maxCells = 1_000_000, 10_000_000
-	sum, largest, smallest := 0.0, 0.0, 0.0
+	sum := 0.0
+	largest := 0.0
+	smallest := 0.0
 	for _, ring := range rings {
 		size := signedArea(ring) / 2
 		sum += size
-		largest, smallest = max(largest, size), min(smallest, size)
+		largest = max(largest, size)
+		smallest = min(smallest, size)
 	}
 
-	columns, rows := r.to[0]-r.from[0], r.to[1]-r.from[1]
+	columns := r.to[0] - r.from[0]
+	rows := r.to[1] - r.from[1]
 	cells := float64(columns) * float64(rows)
 	isWhole := smallest == 0 && largest >= cells*(1-1e-9)
 
@@ -265,6 +284,7 @@ func (w *cellsWithin) split(ctx context.Context, rings [][]position, least float
 	if rows > columns {
 		axis = 1
 	}
+
 	middle := r.from[axis] + (r.to[axis]-r.from[axis])/2
 	for _, side := range [...]float64{1, -1} {
 		var clipped [][]position
@@ -280,13 +300,16 @@ func (w *cellsWithin) split(ctx context.Context, rings [][]position, least float
 		} else {
 			half.from[axis] = middle
 		}
+
 		if clipped == nil {
 			continue
 		}
+
 		if err := w.split(ctx, clipped, least, half); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -300,5 +323,6 @@ func (w *cellsWithin) areaOf(runs []cellRun) float64 {
 			sum -= 1 - share
 		}
 	}
+
 	return sum
 }

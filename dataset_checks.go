@@ -194,9 +194,12 @@ func (s *fileSet) add(row fileRow) {
 		isOutside:   row.areaWarnings > 0,
 		isWarned:    row.warnings > row.nameWarnings+row.areaWarnings,
 	}
+
 	if k.system == "EPSG:4979" { // WGS 84 with heights above the ellipsoid
-		k.system, k.vertical = "EPSG:4326", ellipsoidal
+		k.system = "EPSG:4326"
+		k.vertical = ellipsoidal
 	}
+
 	switch format := s.formats[k.extension]; {
 	case format == halfFinished:
 		k.unread = format
@@ -211,13 +214,16 @@ func (s *fileSet) add(row fileRow) {
 		folder:     maphash.String(s.seed, path.Dir(row.path)),
 		pathLength: uint16(len(row.path)),
 	}
+
 	isBroken := row.status == fileStatusCorrupt || k.unread != ""
 	if row.hasBox && !isBroken {
 		k.orientation = r.setBox(row)
 	}
+
 	if k.isTile() {
 		s.readName(&r, row.path)
 	}
+
 	r.kind = s.internKind(k)
 	s.files = append(s.files, r)
 }
@@ -235,9 +241,12 @@ func (r *fileRecord) setBox(row fileRow) string {
 		}
 	}
 
-	r.x, r.y = row.box[0], row.box[1]
-	r.w, r.h = row.box[2]-r.x, row.box[3]-r.y
-	r.dx, r.dy = math.Abs(row.transform[0]), math.Abs(row.transform[4])
+	r.x = row.box[0]
+	r.y = row.box[1]
+	r.w = row.box[2] - r.x
+	r.h = row.box[3] - r.y
+	r.dx = math.Abs(row.transform[0])
+	r.dy = math.Abs(row.transform[4])
 
 	switch t := row.transform; {
 	case t[1] != 0 || t[3] != 0:
@@ -247,6 +256,7 @@ func (r *fileRecord) setBox(row fileRow) string {
 	case t[4] > 0:
 		return isSouthUp
 	}
+
 	return isNorthUp
 }
 
@@ -259,6 +269,7 @@ func (s *fileSet) internKind(k fileKind) int32 {
 		k.unit = unitOfCRS(k.system)
 		s.kinds = append(s.kinds, k)
 	}
+
 	return i
 }
 
@@ -274,6 +285,7 @@ func (s *fileSet) found(code string, f flaw) {
 		list = &flawList{folders: map[uint64]folderFlaws{}}
 		s.flaws[code] = list
 	}
+
 	list.total++
 	if len(list.first) < maxFlaws {
 		list.first = append(list.first, f)
@@ -283,6 +295,7 @@ func (s *fileSet) found(code string, f flaw) {
 	if f.file != noFile {
 		folder = s.files[f.file].folder
 	}
+
 	list.folders[folder] = folderFlaws{f.file, list.folders[folder].total + 1}
 }
 
@@ -293,6 +306,7 @@ func (s *fileSet) groups(key func(r *fileRecord, k *fileKind) uint64) iter.Seq[[
 		key  uint64
 		file int32
 	}
+
 	all := make([]keyed, 0, len(s.files))
 	for i := range s.files {
 		if n := key(s.record(int32(i))); n != 0 {
@@ -340,6 +354,7 @@ func (s *fileSet) check(ctx context.Context) error {
 		}
 		s.checkCells(&s.grids[i])
 	}
+
 	return nil
 }
 

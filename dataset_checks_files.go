@@ -65,12 +65,14 @@ func (a attribute) value(r *fileRecord, k *fileKind) string {
 	case "size in pixels":
 		return pixels(r.w, r.dx) + " × " + pixels(r.h, r.dy)
 	}
+
 	return ""
 }
 
 // posting returns the size of pixels in the unit of their CRS: "1", or "1 × 1.0001".
 func posting(dx, dy float64) string {
-	width, height := strconv.FormatFloat(dx, 'g', 6, 64), strconv.FormatFloat(dy, 'g', 6, 64)
+	width := strconv.FormatFloat(dx, 'g', 6, 64)
+	height := strconv.FormatFloat(dy, 'g', 6, 64)
 	if width == height {
 		return width
 	}
@@ -98,6 +100,7 @@ func usualValues(counts map[string]int, files int) (usual []string) {
 			usual = append(usual, value)
 		}
 	}
+
 	slices.Sort(usual)
 	return usual
 }
@@ -110,6 +113,7 @@ func (s *fileSet) checkAttributes() {
 	for _, r := range s.files {
 		sizes[r.folder]++
 	}
+
 	mixed := map[uint64]*flaw{} // by folder, 0 for the dataset
 	for _, a := range attributes() {
 		if s.expected.specifies(a.name) {
@@ -122,12 +126,14 @@ func (s *fileSet) checkAttributes() {
 			if sizes[r.folder] >= minLot {
 				of.folder = r.folder
 			}
+
 			if a.code == "resolution" {
 				of.system = k.system
 				if k.unit == "°" {
 					of.latitude = math.Floor(r.y + r.h/2)
 				}
 			}
+
 			return of
 		}
 
@@ -138,6 +144,7 @@ func (s *fileSet) checkAttributes() {
 			}
 			return maphash.Comparable(s.seed, scopeOf(r, k))
 		}
+
 		for files := range s.groups(key) {
 			of := scopeOf(s.record(files[0]))
 			usual, counts := s.checkScope(a, files)
@@ -149,9 +156,11 @@ func (s *fileSet) checkAttributes() {
 			if all[of] == nil {
 				all[of] = map[string]int{}
 			}
+
 			for value, n := range counts {
 				all[of][value] += n
 			}
+
 			if len(usual) == 1 {
 				usualOfAll[of] = append(usualOfAll[of], usual...)
 			}
@@ -177,6 +186,7 @@ func (s *fileSet) checkScope(a attribute, files []int32) (usual []string, counts
 	for _, i := range files {
 		counts[a.value(s.record(i))]++
 	}
+
 	usual = usualValues(counts, len(files))
 	if len(usual) == 0 || len(usual) == len(counts) {
 		return usual, counts
@@ -186,6 +196,7 @@ func (s *fileSet) checkScope(a attribute, files []int32) (usual []string, counts
 	for _, value := range usual {
 		texts = append(texts, titleOfCode(value))
 	}
+
 	for _, i := range files {
 		value := a.value(s.record(i))
 		if slices.Contains(usual, value) {
@@ -194,6 +205,7 @@ func (s *fileSet) checkScope(a attribute, files []int32) (usual []string, counts
 		detail := a.prefix + titleOfCode(value) + " where " + strings.Join(texts, " or ") + " is usual"
 		s.foundIn(a.code, i, detail)
 	}
+
 	return usual, counts
 }
 
@@ -201,8 +213,10 @@ func (s *fileSet) checkScope(a attribute, files []int32) (usual []string, counts
 // top folder and for small folders, the finding is about the whole dataset.
 func (s *fileSet) addMixed(mixed map[uint64]*flaw, folder uint64, file int32, detail string) {
 	if folder == maphash.String(s.seed, ".") || folder == 0 {
-		folder, file = 0, noFile
+		folder = 0
+		file = noFile
 	}
+
 	if f := mixed[folder]; f != nil {
 		f.detail += "; " + detail
 	} else {
@@ -223,10 +237,12 @@ func titleOfCode(text string) string {
 	if !isCode {
 		return text
 	}
+
 	record := findRecord(recordCRS, code)
 	if len(record) == 0 {
 		return text
 	}
+
 	return text + " (" + record.name() + ")"
 }
 
@@ -240,9 +256,11 @@ func (a attribute) count(counts map[string]int) string {
 	for _, value := range values[:min(len(values), maxValues)] {
 		texts = append(texts, fmt.Sprintf("%s %s", plural(int64(counts[value]), "file"), titleOfCode(value)))
 	}
+
 	if more := len(values) - maxValues; more > 0 {
 		texts = append(texts, fmt.Sprintf("and %d other values", more))
 	}
+
 	return strings.Join(texts, ", ")
 }
 
@@ -261,10 +279,12 @@ func (s *fileSet) contents() (all []contentCount) {
 				counts[value]++
 			}
 		}
+
 		if len(counts) > 0 {
 			all = append(all, contentCount{a.name, a.count(counts)})
 		}
 	}
+
 	return all
 }
 
@@ -289,6 +309,7 @@ func (s *fileSet) covered() (area float64) {
 			area += size * degree * degree * math.Cos((r.y+r.h/2)*math.Pi/180)
 		}
 	}
+
 	return area
 }
 
@@ -302,10 +323,12 @@ func (s *fileSet) checkSamePlace() {
 		x, y               float64 // in tenths of a pixel
 		w, h               float64 // in pixels
 	}
+
 	key := func(r *fileRecord, k *fileKind) uint64 {
 		if !k.isTile() {
 			return 0
 		}
+
 		return maphash.Comparable(s.seed, extentKey{
 			system:     k.system,
 			definition: k.definition,
@@ -315,9 +338,11 @@ func (s *fileSet) checkSamePlace() {
 			h:          math.Round(r.h / r.dy),
 		})
 	}
+
 	for files := range s.groups(key) {
 		first := slices.MinFunc(files, func(i, j int32) int {
-			a, b := s.files[i], s.files[j]
+			a := s.files[i]
+			b := s.files[j]
 			return cmp.Or(cmp.Compare(a.nameRank, b.nameRank), cmp.Compare(a.pathLength, b.pathLength),
 				cmp.Compare(b.modified, a.modified))
 		})
@@ -326,14 +351,18 @@ func (s *fileSet) checkSamePlace() {
 			if i == first {
 				continue
 			}
+
 			s.isCopy[i] = true
-			code, detail := "overlap", "the same extent as an older file: "
+			code := "overlap"
+			detail := "the same extent as an older file: "
 			switch a, b := s.files[i], s.files[first]; {
 			case a.size == b.size:
-				code, detail = "duplicate", "the same extent, pixels and size in bytes as "
+				code = "duplicate"
+				detail = "the same extent, pixels and size in bytes as "
 			case a.modified < b.modified:
 				detail = "the same extent as a newer file: "
 			}
+
 			s.found(code, flaw{i, first, detail})
 		}
 	}

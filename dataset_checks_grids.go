@@ -79,6 +79,7 @@ func (s *fileSet) makeGrids() {
 		if len(files) < 3 {
 			continue
 		}
+
 		r, k := s.record(files[0])
 		s.grids = append(s.grids, tileGrid{
 			CRS:        k.system,
@@ -93,6 +94,7 @@ func (s *fileSet) makeGrids() {
 		return cmp.Or(cmp.Compare(b.Tiles, a.Tiles), cmp.Compare(a.CRS, b.CRS),
 			cmp.Compare(a.Definition, b.Definition), cmp.Compare(a.DY, b.DY))
 	})
+
 	s.grids = s.grids[:min(len(s.grids), maxGrids)]
 
 	for i := range s.grids {
@@ -133,6 +135,7 @@ func (s *fileSet) measure(g *tileGrid) {
 		}
 		ys = append(ys, r.y)
 	}
+
 	g.X, g.East = lattice(xs, g.w)
 	g.Y, g.North = lattice(ys, g.h)
 }
@@ -148,6 +151,7 @@ func lattice(edges []float64, size float64) (origin, step float64) {
 			steps = append(steps, d)
 		}
 	}
+
 	step = size
 	if len(steps) > 0 {
 		step = median(steps)
@@ -157,6 +161,7 @@ func lattice(edges []float64, size float64) (origin, step float64) {
 	for i, edge := range edges {
 		edges[i] = edge - step*math.Round((edge-first)/step)
 	}
+
 	return median(edges), step
 }
 
@@ -168,9 +173,11 @@ func (g *tileGrid) originFor(r *fileRecord) float64 {
 		cells := (r.x - origin) / g.East
 		return math.Abs(cells - math.Round(cells))
 	}
+
 	if off(middle) < off(g.X) {
 		return middle
 	}
+
 	return g.X
 }
 
@@ -181,6 +188,7 @@ func (s *fileSet) fillCells(g *tileGrid) {
 		middle := math.Floor(from + size/2)
 		return int64(min(middle, math.Ceil(from-0.49))), int64(max(middle, math.Floor(from+size-0.51)))
 	}
+
 	g.files = slices.DeleteFunc(g.files, func(file int32) bool {
 		r := &s.files[file]
 		return r.w >= 8*g.East || r.h >= 8*g.North
@@ -197,6 +205,7 @@ func (s *fileSet) fillCells(g *tileGrid) {
 			}
 		}
 	}
+
 	slices.SortFunc(g.cells, compareCells)
 }
 
@@ -240,7 +249,10 @@ func (s *fileSet) mostFill(g *tileGrid) bool {
 // String returns the misfit as text: "moved by 0.5 pixels in x, 0 in y".
 func (off tileMisfit) String() string {
 	round := func(v float64) float64 { return math.Round(v*100) / 100 }
-	west, south, east, north := round(off.west), round(off.south), round(off.east), round(off.north)
+	west := round(off.west)
+	south := round(off.south)
+	east := round(off.east)
+	north := round(off.north)
 	isMoved := math.Abs(west-east) <= 0.05 && math.Abs(south-north) <= 0.05
 	isLarger := west <= 0 && south <= 0 && east >= 0 && north >= 0
 	switch {
@@ -250,6 +262,7 @@ func (off tileMisfit) String() string {
 		return fmt.Sprintf("larger than its cell by %g pixels in the west, %g south, %g east, %g north",
 			-west, -south, east, north)
 	}
+
 	return fmt.Sprintf("its edges are off by %g pixels in the west, %g south, %g east, %g north",
 		west, south, east, north)
 }
@@ -282,6 +295,7 @@ func (g *tileGrid) around(file int32, cells []tileCell) (others []int32) {
 			}
 		}
 	}
+
 	slices.Sort(others)
 	return slices.Compact(others)
 }
@@ -321,6 +335,7 @@ func (s *fileSet) checkCells(g *tileGrid) {
 		for _, other := range others {
 			least = min(least, s.files[other].size)
 		}
+
 		isFarSmaller := least > 0 && r.size*factor <= least
 		if len(others) >= 5 && isFarSmaller {
 			const format = "it has %d bytes, its neighbours have at least %d: it may hold no data, or one height"
@@ -361,12 +376,15 @@ func (s *fileSet) checkOverlap(g *tileGrid, file int32, around []int32) {
 		if shared == 0 || isSame || isLater {
 			continue
 		}
+
 		if n == 0 {
 			first = other
 		}
+
 		area += shared
 		n++
 	}
+
 	if n == 0 {
 		return
 	}
@@ -375,6 +393,7 @@ func (s *fileSet) checkOverlap(g *tileGrid, file int32, around []int32) {
 	if unitOfCRS(g.CRS) == " m" {
 		share = fmt.Sprintf("%.3g km²", area/1e6)
 	}
+
 	detail := fmt.Sprintf("it overlaps %s by %s, first ", plural(n, "tile"), share)
 	s.found("overlap", flaw{file: file, other: first, detail: detail})
 }
@@ -390,6 +409,7 @@ func (s *fileSet) findMissing(g *tileGrid) {
 			g.runs = append(g.runs, cellRun{c.row, c.column, c.column})
 		}
 	}
+
 	g.gaps = g.findGaps(g.runs)
 	g.Missing = tilesIn(g.gaps)
 
@@ -401,6 +421,7 @@ func (s *fileSet) findMissing(g *tileGrid) {
 			}
 		}
 	}
+
 	for _, file := range slices.Sorted(maps.Keys(far)) {
 		r := &s.files[file]
 		detail := fmt.Sprintf("its lower left corner is at %.10g, %.10g, far from the other tiles", r.x, r.y)
@@ -423,7 +444,8 @@ func (g *tileGrid) missing() iter.Seq[missingTile] {
 
 // tile returns the place of a run of cells.
 func (g *tileGrid) tile(run cellRun) missingTile {
-	x, y := g.X+float64(run.From)*g.East, g.Y+float64(run.Row)*g.North
+	x := g.X + float64(run.From)*g.East
+	y := g.Y + float64(run.Row)*g.North
 	width := float64(run.To-run.From+1) * g.East
 	name := fmt.Sprintf("%s %.8g %.8g", g.CRS, x, y)
 	named := g.named[name]
@@ -465,6 +487,7 @@ func (s *fileSet) neighboursOfMissing() (wanted []wantedTile) {
 			if tried == maxFlaws {
 				return wanted
 			}
+
 			tried++
 			if c, ok := s.neighbour(g, tile); ok {
 				wanted = append(wanted, wantedTile{
@@ -477,6 +500,7 @@ func (s *fileSet) neighboursOfMissing() (wanted []wantedTile) {
 			}
 		}
 	}
+
 	return wanted
 }
 
@@ -490,8 +514,10 @@ func (s *fileSet) neighbour(g *tileGrid, tile missingTile) (nearest tileCell, ok
 		r := &s.files[c.file]
 		away := math.Hypot(float64(c.row-tile.Row), float64(c.column-tile.Column))
 		if away < least && r.nameRank == nameFollows && g.misfit(r).fills() {
-			nearest, least = c, away
+			nearest = c
+			least = away
 		}
 	}
+
 	return nearest, !math.IsInf(least, 1)
 }

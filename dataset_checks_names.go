@@ -43,6 +43,7 @@ func numbersBetween(text string, from, to int) (numbers []nameNumber, pattern st
 			part = append(part, text[i])
 			continue
 		}
+
 		n := nameNumber{from: i}
 		for isDigit(i + 1) {
 			i++
@@ -58,13 +59,16 @@ func numbersBetween(text string, from, to int) (numbers []nameNumber, pattern st
 			case 's', 'w':
 				n.sign = -1
 			}
+
 			if n.sign != 0 {
 				part[len(part)-1] = '@'
 			}
 		}
+
 		numbers = append(numbers, n)
 		part = append(part, '#')
 	}
+
 	return numbers, string(part)
 }
 
@@ -76,10 +80,12 @@ func (n nameNumber) fits(coordinate float64) (fits uint32) {
 		if n.sign != 0 {
 			isEqual = n.sign*n.value == inUnit
 		}
+
 		if isEqual {
 			fits |= 1 << i
 		}
 	}
+
 	return fits
 }
 
@@ -90,6 +96,7 @@ func (s *fileSet) readName(r *fileRecord, name string) {
 	if len(numbers) < 2 {
 		return
 	}
+
 	r.pattern = maphash.String(s.seed, pattern)
 	for i, n := range numbers {
 		for edge, at := range [3]float64{r.x, r.y, r.y + r.h} {
@@ -128,6 +135,7 @@ func (s *fileSet) checkNames() {
 		if upper := s.usualCoordinate(files, 2); upper.files > rule.y.files {
 			rule.y = upper
 		}
+
 		if min(rule.x.files, rule.y.files) > 0 && rule.x.at != rule.y.at {
 			s.rules[s.files[files[0]].pattern] = rule
 		}
@@ -158,17 +166,24 @@ func (c nameCoordinate) fits(r *fileRecord) bool { return r.fits[c.edge]&c.bit !
 func (s *fileSet) usualCoordinate(files []int32, edge int) nameCoordinate {
 	for unit, scale := range nameScales() {
 		for n := range maxNameNumbers {
-			c := nameCoordinate{edge: edge, bit: 1 << (4*n + unit), at: n, scale: scale}
+			c := nameCoordinate{
+				edge:  edge,
+				bit:   1 << (4*n + unit),
+				at:    n,
+				scale: scale,
+			}
 			for _, i := range files {
 				if c.fits(&s.files[i]) {
 					c.files++
 				}
 			}
+
 			if len(files) >= 4 && c.files*4 >= len(files)*3 {
 				return c
 			}
 		}
 	}
+
 	return nameCoordinate{}
 }
 
@@ -179,16 +194,20 @@ func (rule nameRule) rename(name string, east, north float64) string {
 	if len(numbers) <= max(rule.x.at, rule.y.at) {
 		return ""
 	}
-	x, y := numbers[rule.x.at].text(east/rule.x.scale), numbers[rule.y.at].text(north/rule.y.scale)
+
+	x := numbers[rule.x.at].text(east / rule.x.scale)
+	y := numbers[rule.y.at].text(north / rule.y.scale)
 	if x == "" || y == "" {
 		return ""
 	}
 
 	// The number that comes last is replaced first, so that the offset of the other stays right.
-	first, second := numbers[rule.x.at], numbers[rule.y.at]
+	first := numbers[rule.x.at]
+	second := numbers[rule.y.at]
 	if first.from > second.from {
 		first, second, x, y = second, first, y, x
 	}
+
 	return name[:first.from] + x + name[first.to:second.from] + y + name[second.to:]
 }
 
@@ -199,10 +218,12 @@ func (n nameNumber) text(by float64) string {
 	if n.sign < 0 {
 		value = n.value - by
 	}
+
 	isWhole := math.Abs(by-math.Round(by)) < 0.01
 	isSameSide := value >= 0 && (n.sign >= 0 || value > 0)
 	if !isWhole || !isSameSide {
 		return ""
 	}
+
 	return fmt.Sprintf("%0*.0f", n.to-n.from, value)
 }

@@ -22,13 +22,16 @@ func (d dataset) examine(ctx context.Context, q querier) (*fileSet, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	s := newFileSet(n, expected)
 	if err := s.readRows(ctx, q, d.ID); err != nil {
 		return nil, err
 	}
+
 	if err := s.check(ctx); err != nil {
 		return nil, err
 	}
+
 	return s, s.nameMissing(ctx, q, d.ID)
 }
 
@@ -88,6 +91,7 @@ func (s *fileSet) readRows(ctx context.Context, q querier, datasetID int64) erro
 		&f.box[0], &f.box[1], &f.box[2], &f.box[3],
 		&f.warnings, &f.nameWarnings, &f.areaWarnings,
 	}
+
 	rows, _ := q.Query(ctx, query, datasetID) // its error comes back from ForEachRow
 	_, err := pgx.ForEachRow(rows, columns, func() error {
 		s.add(f)
@@ -96,6 +100,7 @@ func (s *fileSet) readRows(ctx context.Context, q querier, datasetID int64) erro
 	if err != nil {
 		return fmt.Errorf("read files: %w", err)
 	}
+
 	return nil
 }
 
@@ -116,6 +121,7 @@ func (s *fileSet) compareCopies(ctx context.Context, q querier, compare compareB
 	for _, f := range list.first {
 		wanted = append(wanted, f.file, f.other)
 	}
+
 	rows, err := s.rowsOf(ctx, q, wanted)
 	if err != nil {
 		return err
@@ -125,16 +131,20 @@ func (s *fileSet) compareCopies(ctx context.Context, q querier, compare compareB
 	delete(s.flaws, "duplicate")
 	left := int64(maxCompared)
 	for _, f := range list.first {
-		file, other := s.files[f.file], s.files[f.other]
+		file := s.files[f.file]
+		other := s.files[f.other]
 
-		result, detail := isNotCompared, ""
+		result := isNotCompared
+		detail := ""
 		if size := 2 * file.size; size <= left {
 			left -= size
 			result, detail = compare(ctx, rows[file.id].Path, rows[other.id].Path, file.size)
 		}
+
 		if err := ctx.Err(); err != nil {
 			return err
 		}
+
 		if detail == sameFile {
 			continue
 		}
@@ -144,10 +154,13 @@ func (s *fileSet) compareCopies(ctx context.Context, q querier, compare compareB
 		case isSameContent:
 			f.detail = "the same content as "
 		case isOtherContent:
-			code, f.detail = "overlap", "the same extent and size in bytes, but other content: "
+			code = "overlap"
+			f.detail = "the same extent and size in bytes, but other content: "
 		}
+
 		s.found(code, f)
 	}
+
 	return nil
 }
 
@@ -157,17 +170,20 @@ func (s *fileSet) rowsOf(ctx context.Context, q querier, files []int32) (map[int
 		SELECT id, path, coalesce(reason, status) AS reason, warnings
 		FROM elevation_dataset_file_meta
 		WHERE id = ANY($1::bigint[])`
+
 	var ids []int64
 	for _, file := range files {
 		if file != noFile {
 			ids = append(ids, s.files[file].id)
 		}
 	}
+
 	rows, err := collect[flawRow](ctx, q, "read the files of findings", query, ids)
 	byID := map[int64]flawRow{}
 	for _, row := range rows {
 		byID[row.ID] = row
 	}
+
 	return byID, err
 }
 
@@ -184,10 +200,12 @@ func (s *fileSet) describe(code string, f flaw, rows map[int64]flawRow) findingF
 	if f.file == noFile {
 		return findingFile{Path: ".", Detail: f.detail}
 	}
+
 	row := rows[s.files[f.file].id]
 	if code == findingMixed {
 		return findingFile{Path: path.Dir(row.Path), Detail: f.detail}
 	}
+
 	if f.detail != "" {
 		if f.other != noFile {
 			f.detail += rows[s.files[f.other].id].Path
@@ -199,12 +217,15 @@ func (s *fileSet) describe(code string, f flaw, rows map[int64]flawRow) findingF
 	if s.kinds[s.files[f.file].kind].status != fileStatusOK && code != "name" {
 		texts = append(texts, row.Reason)
 	}
+
 	for _, warning := range row.Warnings {
-		isAboutName, isAboutArea := strings.HasPrefix(warning, aboutName), strings.HasPrefix(warning, aboutArea)
+		isAboutName := strings.HasPrefix(warning, aboutName)
+		isAboutArea := strings.HasPrefix(warning, aboutArea)
 		if isAboutName == (code == "name") && isAboutArea == (code == "outside_area") {
 			texts = append(texts, warning)
 		}
 	}
+
 	return findingFile{Path: row.Path, Detail: strings.Join(texts, "; ")}
 }
 
@@ -215,11 +236,13 @@ func (s *fileSet) nameMissing(ctx context.Context, q querier, datasetID int64) e
 		SELECT path, status, coalesce(crs, crs_name, '') AS crs, coalesce(abs(transform[5]), 0) AS pixel
 		FROM elevation_dataset_file_meta
 		WHERE dataset_id = $1 AND path = ANY($2::text[])`
+
 	wanted := s.neighboursOfMissing()
 	var neighbours []int32
 	for _, tile := range wanted {
 		neighbours = append(neighbours, tile.neighbour)
 	}
+
 	rows, err := s.rowsOf(ctx, q, neighbours)
 	if err != nil {
 		return err
@@ -231,11 +254,13 @@ func (s *fileSet) nameMissing(ctx context.Context, q querier, datasetID int64) e
 		wanted[i].path = s.rules[r.pattern].rename(rows[r.id].Path, tile.east, tile.north)
 		expected = append(expected, wanted[i].path)
 	}
+
 	files, err := collect[presentFile](ctx, q, "look for missing tiles by name", present, datasetID, expected)
 	there := map[string]presentFile{}
 	for _, f := range files {
 		there[f.Path] = f
 	}
+
 	for _, tile := range wanted {
 		named := namedTile{expected: tile.path}
 		if f, found := there[tile.path]; found {
@@ -243,6 +268,7 @@ func (s *fileSet) nameMissing(ctx context.Context, q querier, datasetID int64) e
 		}
 		tile.grid.named[tile.name] = named
 	}
+
 	return err
 }
 
@@ -264,5 +290,6 @@ func (f presentFile) fault(g *tileGrid) string {
 	case math.Abs(f.Pixel-g.DY) > g.DY*1e-5:
 		return "its pixels are of " + posting(f.Pixel, f.Pixel) + unitOfCRS(g.CRS)
 	}
+
 	return "it lies elsewhere"
 }

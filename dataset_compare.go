@@ -67,10 +67,12 @@ func (c *catalogue) getComparison(w http.ResponseWriter, r *http.Request) error 
 	if err != nil {
 		return err
 	}
+
 	id, err := strconv.ParseInt(r.URL.Query().Get("with"), 10, 64)
 	if err != nil || id == here.ID {
 		return malformed("wrong_type", "with must be the id of another dataset.")
 	}
+
 	there, err := c.datasetOf(r.Context(), id)
 	if err != nil {
 		return err
@@ -81,12 +83,19 @@ func (c *catalogue) getComparison(w http.ResponseWriter, r *http.Request) error 
 		defer callerOf(r).slots.leaveCore()
 		return withPoolSlot(r, heavy, do)
 	}
-	compared := comparison{catalogue: c, here: here, there: there, query: query}
+
+	compared := comparison{
+		catalogue: c,
+		here:      here,
+		there:     there,
+		query:     query,
+	}
 	isText := strings.HasPrefix(r.Header.Get("Accept"), "text/plain")
 	contentType := "application/json"
 	if isText {
 		contentType = "text/plain; charset=utf-8"
 	}
+
 	w.Header().Set("Vary", "Accept")
 	return writeStream(w, r, contentType, func(out io.Writer) error {
 		ctx, cancel := context.WithCancel(r.Context())
@@ -104,10 +113,12 @@ func (c *comparison) write(ctx context.Context, out io.Writer, isText bool) erro
 		return string(text)
 	}
 
-	separator, end := ",", `],"totals":%s,"not_located":%s}`
+	separator := ","
+	end := `],"totals":%s,"not_located":%s}`
 	if isText {
 		out = terminalWriter{out}
-		separator, end = "", "cells: %sfiles that are not located: %s"
+		separator = ""
+		end = "cells: %sfiles that are not located: %s"
 	} else {
 		fmt.Fprintf(out, `{"here":%s,"there":%s,"cells":[`, encoded(c.here), encoded(c.there))
 	}
@@ -125,6 +136,7 @@ func (c *comparison) write(ctx context.Context, out io.Writer, isText bool) erro
 	if err == nil {
 		_, err = fmt.Fprintf(out, end, encoded(c.totals), encoded(c.notLocated))
 	}
+
 	return err
 }
 
@@ -163,18 +175,22 @@ func (c *comparison) each(ctx context.Context, emit func(comparedCell) error) er
 			if cell.Result == isSameContent {
 				cell.Result, cell.Detail = c.compareBytes(ctx, cell)
 			}
+
 			if err := ctx.Err(); err != nil {
 				return err
 			}
+
 			c.totals[cell.Result]++
 			if cell.Result == isSameContent {
 				continue
 			}
+
 			if err := emit(cell); err != nil {
 				return err
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -205,6 +221,7 @@ func pairFiles(cell []cellFile) (pairs []filePair) {
 		func(f cellFile) string { return fmt.Sprintf("%.5e", f.pixel) },
 		func(cellFile) string { return "" },
 	}
+
 	isShared := slices.ContainsFunc(cell, func(f cellFile) bool { return f.isHere != cell[0].isHere })
 
 	isPaired := map[int64]bool{}
@@ -215,6 +232,7 @@ func pairFiles(cell []cellFile) (pairs []filePair) {
 				there[key(f)] = append(there[key(f)], f.id)
 			}
 		}
+
 		for _, f := range cell {
 			partners := there[key(f)]
 			if f.isHere && !isPaired[f.id] && len(partners) > 0 {
@@ -230,12 +248,14 @@ func pairFiles(cell []cellFile) (pairs []filePair) {
 		if isPaired[f.id] {
 			continue
 		}
+
 		if f.isHere {
 			pairs = append(pairs, filePair{here: f.id, isShared: isShared})
 		} else {
 			pairs = append(pairs, filePair{there: f.id, isShared: isShared})
 		}
 	}
+
 	return pairs
 }
 
@@ -249,19 +269,23 @@ func (c *comparison) findPairs(ctx context.Context, q querier) ([]filePair, erro
 		)
 		FROM elevation_dataset_file_meta
 		WHERE dataset_id IN ($1, $2) AND status IN ('corrupt', 'unreadable', 'no_georef', 'no_bbox')`
+
 	found, err := overviews(ctx, q, []int64{c.here.ID, c.there.ID})
 	if err != nil {
 		return nil, err
 	}
+
 	for _, d := range [...]dataset{c.here, c.there} {
 		if found[d.ID].Verdict == notChecked {
 			return nil, newProblem(http.StatusConflict, "not_checked", "The dataset "+d.Name+" has not been analysed.")
 		}
 	}
+
 	c.notLocated, err = scalar[map[string]int64](ctx, q, "count other files", others, c.here.ID, c.there.ID)
 	if err != nil {
 		return nil, err
 	}
+
 	return c.pairCells(ctx, q)
 }
 
@@ -341,6 +365,7 @@ func (c *comparison) pairCells(ctx context.Context, q querier) (pairs []filePair
 	if err != nil {
 		return nil, fmt.Errorf("find cells: %w", err)
 	}
+
 	return append(pairs, pairFiles(cell)...), nil
 }
 
@@ -419,6 +444,7 @@ func compareRows(ctx context.Context, q querier, pairs []filePair) ([]comparedCe
 		there = append(there, pair.there)
 		isShared = append(isShared, pair.isShared)
 	}
+
 	return collect[comparedCell](ctx, q, "compare rows", query, here, there, isShared)
 }
 
@@ -448,6 +474,7 @@ func (c *comparison) compareBytes(ctx context.Context, cell comparedCell) (resul
 		if f.Size != cell.SizeBytes {
 			return skip(i, errChanged)
 		}
+
 		files[i] = f
 		blocks[i] = make([]byte, min(f.Size, block))
 	}
@@ -464,9 +491,11 @@ func (c *comparison) compareBytes(ctx context.Context, cell comparedCell) (resul
 				return skip(i, err)
 			}
 		}
+
 		if !bytes.Equal(blocks[0][:n], blocks[1][:n]) {
 			return isOtherContent, "their bytes differ" // where, would tell the bytes, step by step
 		}
 	}
+
 	return isSameContent, ""
 }

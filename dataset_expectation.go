@@ -78,17 +78,22 @@ func changeExpectation(ctx context.Context, db *pgxpool.Pool, by actor, datasetI
 		ON CONFLICT (dataset_id) DO UPDATE
 		SET expectation = excluded.expectation, updated_at = clock_timestamp()
 		RETURNING updated_at`
+
 	err = changeDataset(ctx, db, by, datasetID, "dataset.expect", func(tx pgx.Tx, d dataset) (_, _ any, err error) {
 		if after, err = readExpectation(ctx, tx, d.ID); err != nil {
 			return nil, nil, err
 		}
-		before, former := after.audited(), tagOf(after.expectation)
+
+		before := after.audited()
+		former := tagOf(after.expectation)
 		if err := change(&after.expectation); err != nil {
 			return nil, nil, err
 		}
+
 		if err := after.check(); err != nil {
 			return nil, nil, err
 		}
+
 		if tagOf(after.expectation) == former {
 			analysisID, err = queueChecks(ctx, tx, by.name, d.ID)
 			return nil, nil, err
@@ -98,10 +103,12 @@ func changeExpectation(ctx context.Context, db *pgxpool.Pool, by actor, datasetI
 		if err != nil {
 			return nil, nil, err
 		}
+
 		after.UpdatedAt = &changed
 		analysisID, err = queueChecks(ctx, tx, by.name, d.ID)
 		return before, after.audited(), err
 	})
+
 	return after, analysisID, err
 }
 
@@ -111,9 +118,11 @@ func (e expectation) audited() map[string]any {
 	if e.Boundary != nil {
 		shown["boundary_sha256"] = fmt.Sprintf("%x", sha256.Sum256(*e.Boundary))
 	}
+
 	for _, line := range e.lines() {
 		shown[line.name] = line.want
 	}
+
 	return shown
 }
 
@@ -130,6 +139,7 @@ func queueChecks(ctx context.Context, tx pgx.Tx, by string, datasetID int64) (in
 			AND (SELECT updated_at FROM dataset_expectations WHERE dataset_id = $1)
 				IS DISTINCT FROM (SELECT expected_at FROM dataset_results WHERE dataset_id = $1)
 		RETURNING id`
+
 	queued, err := collectOne[struct{ ID int64 }](ctx, tx, nil, "queue checks", query, datasetID, by)
 	return queued.ID, err
 }
@@ -160,9 +170,12 @@ func (e *expectation) check() error {
 			"must be the code of a known CRS, such as EPSG:25832; that of heights is vertical_crs")
 		e.CRS = plainCode(e.CRS)
 	}
+
 	if e.CRS == "EPSG:4979" { // as in fileSet.add
-		e.CRS, e.VerticalCRS = "EPSG:4326", cmp.Or(e.VerticalCRS, ellipsoidal)
+		e.CRS = "EPSG:4326"
+		e.VerticalCRS = cmp.Or(e.VerticalCRS, ellipsoidal)
 	}
+
 	e.VerticalCRS = plainCode(e.VerticalCRS)
 	e.SampleType = strings.ToLower(e.SampleType)
 
@@ -184,6 +197,7 @@ func (e *expectation) check() error {
 		text, _ := json.Marshal(map[string]any{"type": "MultiPolygon", "coordinates": boundary}) // never fails
 		e.Boundary = (*json.RawMessage)(&text)
 	}
+
 	return v.err()
 }
 
@@ -219,6 +233,7 @@ func (e expectation) lines() []specifiedLine {
 		{"height", e.Height},
 		{"name", e.Name},
 	}
+
 	return slices.DeleteFunc(lines, func(line specifiedLine) bool { return line.want == "" })
 }
 
@@ -249,6 +264,7 @@ func (line specifiedLine) value(r *fileRecord, k *fileKind) string {
 	default:
 		return attribute{name: line.name}.value(r, k)
 	}
+
 	return line.want
 }
 
@@ -270,9 +286,11 @@ func (e expectation) describe() string {
 	for _, line := range e.lines() {
 		lines = append(lines, line.name+": "+titleOfCode(line.want))
 	}
+
 	if e.Boundary != nil {
 		lines = append(lines, "boundary: yes")
 	}
+
 	return cmp.Or(strings.Join(lines, "\n"), "nothing is expected")
 }
 
@@ -289,6 +307,7 @@ func (e expectation) namePattern() *regexp.Regexp {
 		}
 		pattern.WriteString(regexp.QuoteMeta(text))
 	}
+
 	return regexp.MustCompile("^" + pattern.String() + "$")
 }
 
@@ -303,16 +322,19 @@ func (s *fileSet) checkExpected(ctx context.Context) error {
 		if !isRaster {
 			continue
 		}
+
 		files++
 
 		var texts []string
 		for n, line := range specified {
 			if value := line.value(r, k); value != "" && value != line.want {
 				others[n]++
-				value, want := titleOfCode(value), titleOfCode(line.want)
+				value := titleOfCode(value)
+				want := titleOfCode(line.want)
 				texts = append(texts, fmt.Sprintf("%s %s, not %s", line.name, value, want))
 			}
 		}
+
 		if texts != nil {
 			s.foundIn(findingSpecification, int32(i), strings.Join(texts, "; "))
 		}
@@ -322,6 +344,7 @@ func (s *fileSet) checkExpected(ctx context.Context) error {
 		detail := fmt.Sprintf("%d of %s differ", others[n], plural(files, "file"))
 		s.lines = append(s.lines, expectedLine{line.name, titleOfCode(line.want), others[n] == 0 && files > 0, detail})
 	}
+
 	return s.checkBoundary(ctx)
 }
 
@@ -363,5 +386,6 @@ func (s *fileSet) checkBoundary(ctx context.Context) error {
 	if !isCompared {
 		s.foundIn(findingSpecification, noFile, "boundary: "+line.Detail)
 	}
+
 	return nil
 }

@@ -102,14 +102,17 @@ func (c *catalogue) listFindings(w http.ResponseWriter, r *http.Request) error {
 		WHERE dataset_id = $1 AND code = $2 AND path > $3 AND NOT is_accepted
 		ORDER BY path
 		LIMIT $4`
+
 	code := r.PathValue("code")
 	if kindOf(code) < 0 {
 		return notFound("list of findings", code)
 	}
+
 	d, err := c.pathDataset(r)
 	if err != nil {
 		return err
 	}
+
 	return writeList(c.core, w, r, []string{""}, func(after []string, limit int) ([]findingFile, error) {
 		return collect[findingFile](r.Context(), c.core.db, "list findings", query, d.ID, code, after[0], limit)
 	}, func(f findingFile) []string { return []string{f.Path} })
@@ -123,6 +126,7 @@ func (c *catalogue) getFindingsTable(w http.ResponseWriter, r *http.Request) err
 		FROM dataset_findings
 		WHERE dataset_id = $1
 		ORDER BY code, path`
+
 	type row struct {
 		Code, Path, Detail string
 		FirstSeen          int64
@@ -133,6 +137,7 @@ func (c *catalogue) getFindingsTable(w http.ResponseWriter, r *http.Request) err
 	if err != nil {
 		return err
 	}
+
 	rows, err := collect[row](r.Context(), c.core.db, "list findings", query, d.ID)
 	if err != nil {
 		return err
@@ -145,6 +150,7 @@ func (c *catalogue) getFindingsTable(w http.ResponseWriter, r *http.Request) err
 			table.Write([]string{f.Code, severityOf(f.Code), harmlessCell(f.Path), harmlessCell(f.Detail),
 				csvCell(&f.FirstSeen), csvCell(&f.IsAccepted)})
 		}
+
 		table.Flush()
 		return table.Error()
 	})
@@ -158,10 +164,12 @@ func (c *catalogue) listAccepted(w http.ResponseWriter, r *http.Request) error {
 		WHERE dataset_id = $1 AND id > $2::text::bigint
 		ORDER BY id
 		LIMIT $3`
+
 	d, err := c.pathDataset(r)
 	if err != nil {
 		return err
 	}
+
 	return writeList(c.core, w, r, []string{"0"}, func(after []string, limit int) ([]acceptedFinding, error) {
 		return collect[acceptedFinding](r.Context(), c.core.db, "list accepted findings", query, d.ID, after[0], limit)
 	}, func(a acceptedFinding) []string { return []string{strconv.FormatInt(a.ID, 10)} })
@@ -186,6 +194,7 @@ func (c *catalogue) acceptFinding(w http.ResponseWriter, r *http.Request, in acc
 		VALUES ($1, $2, $3, $4, $5)
 		RETURNING ` + acceptedColumns
 	)
+
 	var v invalid
 	v.check(kindOf(in.Code) >= 0, "code", "unknown", "must be the code of a finding")
 	v.check(in.Path == nil || isFindingPath(*in.Path), "path", "malformed",
@@ -219,8 +228,10 @@ func (c *catalogue) acceptFinding(w http.ResponseWriter, r *http.Request, in acc
 		if err != nil {
 			return nil, nil, err
 		}
+
 		return nil, accepted, flagAccepted(ctx, tx, d.ID)
 	})
+
 	return writeCreated(w, accepted, "", err)
 }
 
@@ -243,6 +254,7 @@ func (c *catalogue) reopenFinding(w http.ResponseWriter, r *http.Request) error 
 		DELETE FROM accepted_findings
 		WHERE dataset_id = $1 AND id = $2
 		RETURNING ` + acceptedColumns
+
 	return writeDone(w, c.changeDataset(r, "finding.reopen", func(tx pgx.Tx, d dataset) (_, _ any, err error) {
 		id := pathID(r, "accepted")
 		was, err := collectOne[acceptedFinding](r.Context(), tx, notFound("accepted finding", id),

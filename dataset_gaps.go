@@ -51,9 +51,11 @@ func gapsOfParts(runs []cellRun, around int64) (gaps []cellRun) {
 	if around > 0 {
 		return gapsBetween(runs, around)
 	}
+
 	for _, part := range partsOf(runs) {
 		gaps = append(gaps, gapsBetween(part, 0)...)
 	}
+
 	slices.SortFunc(gaps, compareRuns)
 	return without(mergeRuns(gaps), runs)
 }
@@ -63,7 +65,8 @@ func gapsOfParts(runs []cellRun, around int64) (gaps []cellRun) {
 // of the large part. So islands near a coast are no strays.
 func strays(runs []cellRun) (far []cellRun) {
 	var small, large [][]cellRun
-	tiles, inLarge := tilesIn(runs), int64(0)
+	tiles := tilesIn(runs)
+	inLarge := int64(0)
 	for _, part := range partsOf(runs) {
 		if n := tilesIn(part); n <= max(1, tiles/50) {
 			small = append(small, part)
@@ -72,6 +75,7 @@ func strays(runs []cellRun) (far []cellRun) {
 			inLarge += n
 		}
 	}
+
 	if tiles < minLot || inLarge*10 < tiles*9 {
 		return nil
 	}
@@ -85,6 +89,7 @@ func strays(runs []cellRun) (far []cellRun) {
 			far = append(far, part...)
 		}
 	}
+
 	return far
 }
 
@@ -92,16 +97,19 @@ func strays(runs []cellRun) (far []cellRun) {
 func distance(a, b []cellRun) (between, length int64) {
 	west, east := columnsOf(a)
 	from, to := columnsOf(b)
-	south, north := b[0].Row, b[len(b)-1].Row
+	south := b[0].Row
+	north := b[len(b)-1].Row
 	between = max(west-to, from-east, a[0].Row-north, south-a[len(a)-1].Row)
 	return between, max(to-from, north-south)
 }
 
 // columnsOf returns the first and the last column of runs.
 func columnsOf(runs []cellRun) (west, east int64) {
-	west, east = runs[0].From, runs[0].To
+	west = runs[0].From
+	east = runs[0].To
 	for _, run := range runs {
-		west, east = min(west, run.From), max(east, run.To)
+		west = min(west, run.From)
+		east = max(east, run.To)
 	}
 	return west, east
 }
@@ -128,7 +136,8 @@ func (sets disjointSets) root(i int) int {
 
 // join makes one set of those of i and j.
 func (sets disjointSets) join(i, j int) {
-	a, b := sets.root(i), sets.root(j)
+	a := sets.root(i)
+	b := sets.root(j)
 	sets[max(a, b)] = min(a, b)
 }
 
@@ -156,15 +165,18 @@ func partsOf(runs []cellRun) (parts [][]cellRun) {
 				if part, hasTile := partOf[at]; !hasTile || part != 0 {
 					continue
 				}
+
 				partOf[at] = len(parts)
 				for i := range int64(9) {
 					open = append(open, block{at.row + i/3 - 1, at.column + i%3 - 1})
 				}
 			}
 		}
+
 		part := partOf[first] - 1
 		parts[part] = append(parts[part], run)
 	}
+
 	return parts
 }
 
@@ -174,6 +186,7 @@ func without(gaps, runs []cellRun) (left []cellRun) {
 		for len(runs) > 0 && (runs[0].Row < gap.Row || runs[0].Row == gap.Row && runs[0].To < gap.From) {
 			runs = runs[1:]
 		}
+
 		for _, run := range runs {
 			if run.Row != gap.Row || run.From > gap.To {
 				break
@@ -183,10 +196,12 @@ func without(gaps, runs []cellRun) (left []cellRun) {
 			}
 			gap.From = run.To + 1
 		}
+
 		if gap.From <= gap.To {
 			left = append(left, gap)
 		}
 	}
+
 	return left
 }
 
@@ -199,6 +214,7 @@ func mergeRuns(runs []cellRun) (merged []cellRun) {
 			merged = append(merged, run)
 		}
 	}
+
 	return merged
 }
 
@@ -214,13 +230,17 @@ func gapsBetween(runs []cellRun, around int64) (enclosed []cellRun) {
 	if len(runs) == 0 {
 		return nil
 	}
+
 	west, east := columnsOf(runs)
 	tiles := tilesIn(runs)
 	border := int64(1)
 	if around > 0 {
-		east, border = west+around-1, 0
+		east = west + around - 1
+		border = 0
 	}
-	first, last := runs[0].Row, runs[len(runs)-1].Row
+
+	first := runs[0].Row
+	last := runs[len(runs)-1].Row
 	full := float64(tiles) >= float64(east-west+1)*float64(last-first+1)*7/8
 
 	gaps := []cellRun{{first - 1, west - border, east + border}}
@@ -232,11 +252,13 @@ func gapsBetween(runs []cellRun, around int64) (enclosed []cellRun) {
 
 	above := 0 // the first gap of the row before
 	for row := first; row <= last+1; row++ {
-		here, at := len(gaps), west-border
+		here := len(gaps)
+		at := west - border
 		for ; len(runs) > 0 && runs[0].Row == row; runs = runs[1:] {
 			add(row, at, runs[0].From-1)
 			at = runs[0].To + 1
 		}
+
 		add(row, at, east+border)
 
 		// Join the gaps that touch one of the row before.
@@ -244,6 +266,7 @@ func gapsBetween(runs []cellRun, around int64) (enclosed []cellRun) {
 			if gaps[i].From <= gaps[j].To && gaps[j].From <= gaps[i].To {
 				sets.join(i, j)
 			}
+
 			if gaps[i].To < gaps[j].To {
 				i++
 			} else {
@@ -256,6 +279,7 @@ func gapsBetween(runs []cellRun, around int64) (enclosed []cellRun) {
 		} else if around > 0 && gaps[here].To >= west && at <= east {
 			sets.join(here, len(gaps)-1) // the first and the last gap of the row touch around the globe
 		}
+
 		above = here
 
 		isEmpty := at == west-border
@@ -270,6 +294,7 @@ func gapsBetween(runs []cellRun, around int64) (enclosed []cellRun) {
 			enclosed = append(enclosed, gap)
 		}
 	}
+
 	return enclosed
 }
 
@@ -290,6 +315,7 @@ func renumber(runs []cellRun, start, turn int64) []cellRun {
 			cut = append(cut, cellRun{run.Row, start, to - turn})
 		}
 	}
+
 	slices.SortFunc(cut, compareRuns)
 	return mergeRuns(cut)
 }
@@ -302,12 +328,16 @@ func joinAround(runs []cellRun, turn int64) (joined []cellRun, around int64) {
 	for i := range inOneRow {
 		inOneRow[i].Row = 0
 	}
+
 	used := renumber(inOneRow, 0, turn)
 
-	start, end, widest := int64(0), used[len(used)-1].To-turn, int64(-1)
+	start := int64(0)
+	end := used[len(used)-1].To - turn
+	widest := int64(-1)
 	for _, run := range used {
 		if gap := run.From - end - 1; gap > widest {
-			start, widest = run.From, gap
+			start = run.From
+			widest = gap
 		}
 		end = run.To
 	}
@@ -315,5 +345,6 @@ func joinAround(runs []cellRun, turn int64) (joined []cellRun, around int64) {
 	if widest*8 <= turn {
 		around = turn
 	}
+
 	return renumber(runs, start, turn), around
 }

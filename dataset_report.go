@@ -79,6 +79,7 @@ func inSnapshot[T any](ctx context.Context, db *pgxpool.Pool, read func(context.
 		BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY;
 		SET LOCAL statement_timeout = 0;
 		SET LOCAL idle_in_transaction_session_timeout = 0`
+
 	err = pgx.BeginTxFunc(ctx, db, pgx.TxOptions{BeginQuery: begin}, func(tx pgx.Tx) error {
 		result, err = read(ctx, tx)
 		return err
@@ -92,14 +93,17 @@ func (c *catalogue) getReport(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+
 	report, err := inSnapshot(r.Context(), c.core.db, d.report)
 	if err != nil {
 		return err
 	}
+
 	w.Header().Set("Vary", "Accept")
 	if !strings.HasPrefix(r.Header.Get("Accept"), "text/plain") {
 		return writeJSON(w, http.StatusOK, report)
 	}
+
 	var text bytes.Buffer
 	report.print(&text)
 	return writeBytes(w, http.StatusOK, "text/plain; charset=utf-8", text.Bytes())
@@ -111,12 +115,14 @@ func (c *catalogue) getGaps(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+
 	grids, err := inSnapshot(r.Context(), c.core.db, func(ctx context.Context, q querier) ([]tileGrid, error) {
 		return storedGrids(ctx, q, d.ID)
 	})
 	if err != nil {
 		return err
 	}
+
 	callerOf(r).slots.leavePool()
 	return writeGaps(w, r, d, grids)
 }
@@ -129,6 +135,7 @@ func writeGaps(w http.ResponseWriter, r *http.Request, d dataset, grids []tileGr
 				if err := r.Context().Err(); err != nil {
 					return err
 				}
+
 				if m := tile.file(); m.BBox != nil { // else its CRS cannot be converted to degrees
 					if err := emit(featureOf(m, tile)); err != nil {
 						return err
@@ -136,6 +143,7 @@ func writeGaps(w http.ResponseWriter, r *http.Request, d dataset, grids []tileGr
 				}
 			}
 		}
+
 		return nil
 	})
 }
@@ -151,10 +159,12 @@ func (report folderReport) print(w io.Writer) {
 		nothingLocated: "no file located",
 		hasNoFindings:  "no findings",
 	}[report.Verdict]
+
 	fmt.Fprintf(w, "%s: dataset %s, %s", found, report.Dataset, plural(report.Files, "file"))
 	if report.AnalyzedAt != nil {
 		fmt.Fprintf(w, ", analysed %s", report.AnalyzedAt.UTC().Format("2006-01-02 15:04 UTC"))
 	}
+
 	fmt.Fprintln(w)
 	if report.Running != nil {
 		fmt.Fprintf(w, "an analysis is %s now\n", *report.Running)
@@ -163,6 +173,7 @@ func (report folderReport) print(w io.Writer) {
 	if len(report.Expected) > 0 {
 		fmt.Fprintln(w, "\nEXPECTED")
 	}
+
 	for _, line := range report.Expected {
 		result := map[bool]string{true: "pass", false: "fail"}[line.Passed]
 		fmt.Fprintf(w, "  %s: %s %s: %s\n", result, line.Name, line.Expected, line.Detail)
@@ -176,6 +187,7 @@ func (report folderReport) print(w io.Writer) {
 		}
 		f.print(w)
 	}
+
 	report.printContents(w)
 
 	fmt.Fprintln(w)
@@ -190,15 +202,18 @@ func (f finding) print(w io.Writer) {
 	if f.New != nil && *f.New > 0 {
 		number += fmt.Sprintf(", %d new", *f.New)
 	}
+
 	fmt.Fprintf(w, "\n%s: %s (%s)\n", f.Code, f.Detail, number)
 
 	clean := func(text string) string { return strings.ReplaceAll(text, "\n", " ") }
 	for _, file := range f.Files {
 		fmt.Fprintf(w, "  %s: %s\n", clean(file.Path), clean(file.Detail))
 	}
+
 	for _, tile := range f.Tiles {
 		fmt.Fprintf(w, "  %s\n", clean(tile.String()))
 	}
+
 	if rest := f.Total - int64(len(f.Files)+len(f.Tiles)); rest > 0 {
 		fmt.Fprintf(w, "  and %d more: %s\n", rest, f.All)
 	}
@@ -210,11 +225,13 @@ func (tile missingTile) String() (text string) {
 	if tile.Expected != "" {
 		text = tile.Expected + ": "
 	}
+
 	text += fmt.Sprintf("from %.8g%s, %.8g%s to %.8g%s, %.8g%s",
 		tile.MinX, unit, tile.MinY, unit, tile.MaxX, unit, tile.MaxY, unit)
 	if tile.There != "" {
 		text += "; the file of this name: " + tile.There
 	}
+
 	return text
 }
 
@@ -223,18 +240,22 @@ func (report folderReport) printContents(w io.Writer) {
 	if len(report.Contents) > 0 {
 		fmt.Fprintln(w)
 	}
+
 	for _, g := range report.Grids {
 		unit := unitOfCRS(g.CRS)
 		fmt.Fprintf(w, "grid: %s of %s, %.7g%s by %.7g%s from %.8g%s, %.8g%s, pixels of %.4g%s by %.4g%s\n",
 			plural(g.Tiles, "tile"), cmp.Or(g.CRS, "no CRS"), g.East, unit, g.North, unit, g.X, unit, g.Y, unit,
 			g.DX, unit, g.DY, unit)
 	}
+
 	for _, c := range report.Contents {
 		fmt.Fprintf(w, "%s: %s\n", c.Attribute, c.Values)
 	}
+
 	if report.Covered > 0 {
 		fmt.Fprintf(w, "covered: about %.3g km²\n", report.Covered)
 	}
+
 	for _, a := range report.Accepted {
 		fmt.Fprintf(w, "accepted: %s (%d)\n", a.Code, a.Total)
 	}
@@ -261,6 +282,7 @@ func unitOfCRS(name string) string {
 	case !isDegrees && math.Abs(crs.unit-0.3048) < 1e-5:
 		return " ft"
 	}
+
 	return ""
 }
 
@@ -290,6 +312,7 @@ func (d dataset) report(ctx context.Context, q querier) (folderReport, error) {
 			LIMIT 1
 		) last ON true
 		WHERE d.id = $1`
+
 	report := folderReport{
 		DatasetID: d.ID,
 		Dataset:   d.Name,
@@ -303,6 +326,7 @@ func (d dataset) report(ctx context.Context, q querier) (folderReport, error) {
 		Findings: []finding{},
 		Accepted: []acceptedCount{},
 	}
+
 	stored, err := collectOne[struct {
 		NewSince              *int64
 		AnalyzedAt, CheckedAt *time.Time
@@ -316,8 +340,10 @@ func (d dataset) report(ctx context.Context, q querier) (folderReport, error) {
 		return report, err
 	}
 
-	report.Failure, report.Running = stored.Failure, stored.Running
-	report.AnalyzedAt, report.CheckedAt = stored.AnalyzedAt, stored.CheckedAt
+	report.Failure = stored.Failure
+	report.Running = stored.Running
+	report.AnalyzedAt = stored.AnalyzedAt
+	report.CheckedAt = stored.CheckedAt
 	switch {
 	case stored.Summary != nil:
 		report.resultSummary = *stored.Summary
@@ -364,17 +390,20 @@ func (report *folderReport) addFindings(ctx context.Context, q querier, newSince
 		FROM dataset_finding_totals t
 		WHERE t.dataset_id = $1
 		GROUP BY t.code`
+
 	const first = `
 		SELECT path, detail, first_seen, tile
 		FROM dataset_findings
 		WHERE dataset_id = $1 AND code = $2 AND NOT is_accepted
 		ORDER BY path
 		LIMIT $3`
+
 	type total struct {
 		Code            string
 		Total, Accepted int64
 		New             *int64
 	}
+
 	found, err := collect[total](ctx, q, "count findings", totals, report.DatasetID, newSince)
 	if err != nil {
 		return err
@@ -384,12 +413,14 @@ func (report *folderReport) addFindings(ctx context.Context, q querier, newSince
 	for _, t := range found {
 		byCode[t.Code] = t
 	}
+
 	report.summarize(func(code string) int64 { return byCode[code].Total })
 	for _, kind := range findingKinds() {
 		t := byCode[kind.code]
 		if t.Accepted > 0 {
 			report.Accepted = append(report.Accepted, acceptedCount{kind.code, t.Accepted})
 		}
+
 		if t.Total == t.Accepted {
 			continue
 		}
@@ -403,6 +434,7 @@ func (report *folderReport) addFindings(ctx context.Context, q querier, newSince
 			All:      fmt.Sprintf("/api/v1/datasets/%d/findings/%s", report.DatasetID, kind.code),
 			Files:    []findingFile{},
 		}
+
 		rows, err := collect[struct {
 			findingFile
 			Tile *missingTile
@@ -410,6 +442,7 @@ func (report *folderReport) addFindings(ctx context.Context, q querier, newSince
 		if err != nil {
 			return err
 		}
+
 		for _, row := range rows {
 			if row.Tile != nil {
 				f.Tiles = append(f.Tiles, *row.Tile)
@@ -417,8 +450,10 @@ func (report *folderReport) addFindings(ctx context.Context, q querier, newSince
 				f.Files = append(f.Files, row.findingFile)
 			}
 		}
+
 		report.Findings = append(report.Findings, f)
 	}
+
 	return nil
 }
 
@@ -436,6 +471,7 @@ func (report *folderReport) summarize(total func(code string) int64) {
 		if n == 0 {
 			continue
 		}
+
 		text := fmt.Sprintf("%d %s", n, kind.short)
 		if isNoun := strings.HasSuffix(kind.short, "tile"); isNoun {
 			text = plural(n, kind.short)
@@ -448,6 +484,7 @@ func (report *folderReport) summarize(total func(code string) int64) {
 			others -= n
 		}
 	}
+
 	if others > 0 {
 		report.Summary += "; " + plural(others, "other file")
 	}
@@ -458,12 +495,15 @@ func (tile missingTile) file() ElevationDatasetFileMeta {
 	m := ElevationDatasetFileMeta{extent: extent{CRS: &tile.CRS, Width: new(int64(1)), Height: new(int64(1)),
 		Transform: []float64{tile.MaxX - tile.MinX, 0, tile.MinX, 0, tile.MinY - tile.MaxY, tile.MaxY}}}
 	if tile.definition != "" {
-		m.CRS, m.CRSDefinition = nil, &tile.definition
+		m.CRS = nil
+		m.CRSDefinition = &tile.definition
 	}
+
 	if crs, _, ok := m.knownCRS(); ok {
 		if box, err := boxInDegrees(&crs, [6]float64(m.Transform), 1, 1); err == nil {
 			m.BBox = box.bounds[:]
 		}
 	}
+
 	return m
 }

@@ -55,6 +55,7 @@ func findResults(ctx context.Context, q querier, d dataset, analysisID int64, co
 	if err != nil {
 		return nil, err
 	}
+
 	if err := s.compareCopies(ctx, q, compare); err != nil {
 		return nil, err
 	}
@@ -83,13 +84,18 @@ func findResults(ctx context.Context, q querier, d dataset, analysisID int64, co
 			}
 		}
 	}
+
 	r.addMissing()
 	for i := range s.grids { // the picture needs much memory, too
-		s.grids[i].files, s.grids[i].cells, s.grids[i].runs = nil, nil, nil
+		s.grids[i].files = nil
+		s.grids[i].cells = nil
+		s.grids[i].runs = nil
 	}
+
 	if err := r.addNotFound(ctx, q); err != nil {
 		return nil, err
 	}
+
 	if err := r.addNotExamined(ctx, q); err != nil {
 		return nil, err
 	}
@@ -102,12 +108,14 @@ func (r *results) draw(ctx context.Context, q querier, d dataset) (err error) {
 	if r.picture, err = frameCoverage(ctx, q, d, nil); err != nil {
 		return err
 	}
+
 	other := *r.picture
 	r.byStatus = &other
 	r.byStatus.byStatus = true
 	if err := r.picture.draw(ctx, q, r.summary.Grids); err != nil {
 		return err
 	}
+
 	r.byStatus.cells = r.picture.cells
 	return r.byStatus.draw(ctx, q, r.summary.Grids)
 }
@@ -118,9 +126,11 @@ func (r *results) add(ctx context.Context, q querier, s *fileSet, code string, l
 	for _, folder := range list.folders {
 		wanted = append(wanted, folder.file)
 	}
+
 	for _, f := range list.first {
 		wanted = append(wanted, f.file, f.other)
 	}
+
 	rows, err := s.rowsOf(ctx, q, wanted)
 	if err != nil {
 		return err
@@ -134,6 +144,7 @@ func (r *results) add(ctx context.Context, q querier, s *fileSet, code string, l
 		}
 		r.findings = append(r.findings, findingRow{code, file.Path, folder, file.Detail, nil})
 	}
+
 	totals := map[string]int64{} // findings of the dataset count with those of its top folder
 	for _, f := range list.folders {
 		folder := "."
@@ -142,9 +153,11 @@ func (r *results) add(ctx context.Context, q querier, s *fileSet, code string, l
 		}
 		totals[folder] += f.total
 	}
+
 	for folder, total := range totals {
 		r.totals = append(r.totals, findingTotal{code, folder, total})
 	}
+
 	return nil
 }
 
@@ -157,17 +170,21 @@ func (r *results) addMissing() {
 		if g.Missing > 0 {
 			totals[g.CRS] += g.Missing
 		}
+
 		for tile := range g.missing() {
 			if len(isTaken) == maxFlaws {
 				break
 			}
+
 			if isTaken[tile.Name] { // another grid has a cell there, or the numbers are rounded
 				tile.Name += fmt.Sprintf(", grid %d, column %d, row %d", i+1, tile.Column, tile.Row)
 			}
+
 			isTaken[tile.Name] = true
 			r.findings = append(r.findings, findingRow{findingMissing, tile.Name, g.CRS, tile.String(), &tile})
 		}
 	}
+
 	for system, total := range totals {
 		r.totals = append(r.totals, findingTotal{findingMissing, system, total})
 	}
@@ -180,6 +197,7 @@ func (r *results) addNotFound(ctx context.Context, q querier) error {
 		FROM analyses a
 		JOIN %s f ON f.dataset_id = a.dataset_id AND f.code = '` + findingNotFound + `'
 		WHERE a.id = $1 AND a.checks_only`
+
 	first := `
 		SELECT path
 		FROM analysis_candidates
@@ -188,6 +206,7 @@ func (r *results) addNotFound(ctx context.Context, q querier) error {
 		SELECT f.path` + fmt.Sprintf(former, "dataset_findings") + `
 		ORDER BY path
 		LIMIT $2`
+
 	count := `
 		SELECT coalesce(nullif(regexp_replace(path, '/?[^/]*$', ''), ''), '.') AS folder, count(*) AS total
 		FROM analysis_candidates
@@ -195,10 +214,12 @@ func (r *results) addNotFound(ctx context.Context, q querier) error {
 		GROUP BY folder
 		UNION ALL
 		SELECT f.folder, f.total` + fmt.Sprintf(former, "dataset_finding_totals")
+
 	found, err := collect[struct{ Path string }](ctx, q, "list files not found", first, r.analysisID, maxFlaws)
 	if err != nil {
 		return err
 	}
+
 	const detail = "the analysis did not find it; its row is kept"
 	for _, f := range found {
 		r.findings = append(r.findings, findingRow{findingNotFound, f.Path, path.Dir(f.Path), detail, nil})
@@ -211,6 +232,7 @@ func (r *results) addNotFound(ctx context.Context, q querier) error {
 	for _, t := range totals {
 		r.totals = append(r.totals, findingTotal{findingNotFound, t.Folder, t.Total})
 	}
+
 	return err
 }
 
@@ -227,6 +249,7 @@ func (r *results) addNotExamined(ctx context.Context, q querier) error {
 			WHERE own.id = $1
 		)
 		ORDER BY path, detail`
+
 	found, err := collect[struct {
 		Path, Detail string
 		Warnings     int
@@ -235,12 +258,15 @@ func (r *results) addNotExamined(ctx context.Context, q querier) error {
 		more := fmt.Sprintf("More directories may not have been examined: an analysis keeps %d warnings.", maxWarnings)
 		r.summary.NotExamined = append(r.summary.NotExamined, more)
 	}
+
 	for _, f := range found {
 		r.findings = append(r.findings, findingRow{findingNotExamined, f.Path, ".", f.Detail, nil})
 	}
+
 	if len(found) > 0 {
 		r.totals = append(r.totals, findingTotal{findingNotExamined, ".", int64(len(found))})
 	}
+
 	return err
 }
 
@@ -261,6 +287,7 @@ func (r *results) store(ctx context.Context, tx pgx.Tx, datasetID int64) error {
 			analyzed_at = excluded.analyzed_at, checks_version = excluded.checks_version,
 			checked_at = now(), summary = excluded.summary, picture = excluded.picture,
 			picture_by_status = excluded.picture_by_status`
+
 	const remove = `
 		WITH gaps AS (
 			DELETE FROM dataset_gaps WHERE dataset_id = $1
@@ -270,6 +297,7 @@ func (r *results) store(ctx context.Context, tx pgx.Tx, datasetID int64) error {
 		DELETE FROM dataset_findings
 		WHERE dataset_id = $1
 		RETURNING code, path, first_seen`
+
 	_, err := execute(ctx, tx, "store results", replace,
 		datasetID, r.analysisID, r.summary, r.picture, r.byStatus, r.expectedAt, checksVersion)
 	if err != nil {
@@ -284,6 +312,7 @@ func (r *results) store(ctx context.Context, tx pgx.Tx, datasetID int64) error {
 	if err != nil {
 		return err
 	}
+
 	firstSeen := map[key]int64{}
 	for _, f := range former {
 		firstSeen[key{f.Code, f.Path}] = f.FirstSeen
@@ -294,24 +323,30 @@ func (r *results) store(ctx context.Context, tx pgx.Tx, datasetID int64) error {
 		first := cmp.Or(firstSeen[key{f.code, f.path}], r.analysisID)
 		findings = append(findings, []any{datasetID, f.code, f.path, f.folder, f.detail, f.tile, first})
 	}
+
 	for _, t := range r.totals {
 		totals = append(totals, []any{datasetID, t.code, t.folder, t.total})
 	}
+
 	for i, g := range r.summary.Grids {
 		for _, run := range g.gaps {
 			gaps = append(gaps, []any{datasetID, i, run.Row, run.From, run.To})
 		}
 	}
+
 	err = copyRows(ctx, tx, "dataset_findings", findings, "code", "path", "folder", "detail", "tile", "first_seen")
 	if err != nil {
 		return err
 	}
+
 	if err := copyRows(ctx, tx, "dataset_finding_totals", totals, "code", "folder", "total"); err != nil {
 		return err
 	}
+
 	if err := copyRows(ctx, tx, "dataset_gaps", gaps, "grid", "row", "first_column", "last_column"); err != nil {
 		return err
 	}
+
 	return flagAccepted(ctx, tx, datasetID)
 }
 
@@ -348,6 +383,7 @@ func flagAccepted(ctx context.Context, tx pgx.Tx, datasetID int64) error {
 		), patterns AS MATERIALIZED (
 			SELECT code, coalesce(pattern, '%') AS pattern FROM accepted WHERE is_pattern
 		)`
+
 	const flag = patterns + `, now_accepted AS MATERIALIZED (
 			SELECT code, path FROM accepted WHERE NOT is_pattern
 			UNION
@@ -359,6 +395,7 @@ func flagAccepted(ctx context.Context, tx pgx.Tx, datasetID int64) error {
 		UPDATE dataset_findings f
 		SET is_accepted = NOT is_accepted
 		WHERE dataset_id = $1 AND is_accepted <> ((code, path) IN (SELECT code, path FROM now_accepted))`
+
 	const count = patterns + `, counted AS MATERIALIZED (
 			SELECT code, folder, count(*) AS n
 			FROM dataset_findings
@@ -390,6 +427,7 @@ func flagAccepted(ctx context.Context, tx pgx.Tx, datasetID int64) error {
 	if _, err := execute(ctx, tx, "flag accepted findings", flag, datasetID); err != nil {
 		return err
 	}
+
 	_, err := execute(ctx, tx, "count accepted findings", count, datasetID)
 	return err
 }
@@ -399,11 +437,13 @@ func storedGrids(ctx context.Context, q querier, datasetID int64) ([]tileGrid, e
 	const query = `SELECT grid, row, first_column AS "from", last_column AS "to" FROM dataset_gaps
 		WHERE dataset_id = $1
 		ORDER BY grid, row, first_column`
+
 	const named = `
 		SELECT (tile ->> 'grid')::integer AS grid, path, coalesce(tile ->> 'expected', '') AS expected,
 			coalesce(tile ->> 'there', '') AS there
 		FROM dataset_findings
 		WHERE dataset_id = $1 AND code = '` + findingMissing + `'`
+
 	results, err := collect[struct{ Summary resultSummary }](ctx, q, "get results",
 		`SELECT summary FROM dataset_results WHERE dataset_id = $1`, datasetID)
 	if err != nil || len(results) == 0 {
@@ -417,6 +457,7 @@ func storedGrids(ctx context.Context, q querier, datasetID int64) ([]tileGrid, e
 	if err != nil {
 		return nil, err
 	}
+
 	tiles, err := collect[struct {
 		Grid                  int
 		Path, Expected, There string
@@ -427,13 +468,16 @@ func storedGrids(ctx context.Context, q querier, datasetID int64) ([]tileGrid, e
 		grids[i].index = i
 		grids[i].named = map[string]namedTile{}
 	}
+
 	for _, tile := range tiles {
 		grids[tile.Grid].named[tile.Path] = namedTile{tile.Expected, tile.There}
 	}
+
 	for _, gap := range gaps {
 		g := &grids[gap.Grid]
 		g.gaps = append(g.gaps, gap.cellRun)
 	}
+
 	return grids, err
 }
 
@@ -463,6 +507,7 @@ func overviews(ctx context.Context, q querier, ids []int64) (map[int64]resultOve
 		LEFT JOIN dataset_finding_totals t ON t.dataset_id = r.dataset_id AND t.total > t.accepted
 		WHERE r.dataset_id = ANY ($1)
 		GROUP BY r.dataset_id, t.code`
+
 	found, err := collect[struct {
 		ID        int64
 		CheckedAt time.Time
@@ -475,6 +520,7 @@ func overviews(ctx context.Context, q querier, ids []int64) (map[int64]resultOve
 	for _, id := range ids {
 		all[id] = resultOverview{Verdict: notChecked}
 	}
+
 	for _, f := range found { // a row for each dataset and code
 		o := all[f.ID]
 		o.CheckedAt = &f.CheckedAt
@@ -486,9 +532,11 @@ func overviews(ctx context.Context, q querier, ids []int64) (map[int64]resultOve
 		case note:
 			o.Notes += f.N
 		}
+
 		o.Verdict = verdict(o.Errors+o.Warnings+o.Notes, f.Placed)
 		all[f.ID] = o
 	}
+
 	return all, err
 }
 
