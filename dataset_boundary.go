@@ -25,6 +25,7 @@ func readBoundary(text json.RawMessage) (boundary area, ok bool) {
 		return nil, false
 	}
 
+	// The geometry, or those of the features.
 	geometries := []json.RawMessage{text}
 	switch in.Type {
 	case "Feature":
@@ -37,8 +38,10 @@ func readBoundary(text json.RawMessage) (boundary area, ok bool) {
 	}
 
 	corners := 0
+	isOffGlobe := func(p position) bool { return math.Abs(p[0]) > 180 || math.Abs(p[1]) > 90 }
 	for _, geometry := range geometries {
-		parameter, _, part, isRead := readGeometry(string(geometry), maxBoundaryCorners-corners)
+		limit := maxBoundaryCorners - corners
+		parameter, _, part, isRead := readGeometry(string(geometry), limit)
 		if !isRead || parameter != "bbox" {
 			return nil, false
 		}
@@ -46,7 +49,6 @@ func readBoundary(text json.RawMessage) (boundary area, ok bool) {
 		for _, polygon := range part {
 			for _, ring := range polygon {
 				corners += len(ring)
-				isOffGlobe := func(p position) bool { return math.Abs(p[0]) > 180 || math.Abs(p[1]) > 90 }
 				if slices.ContainsFunc(ring, isOffGlobe) {
 					return nil, false
 				}
@@ -97,14 +99,16 @@ func (g *tileGrid) compareBoundary(ctx context.Context, boundary area) (covered 
 		start := g.startOfTurn(tiles, turn)
 		tiles = renumber(tiles, start, turn)
 		w.runs = renumber(w.runs, start, turn)
+
 		shares := map[cellRun]float64{}
 		for cell, share := range w.shares {
-			shares[renumber([]cellRun{cell}, start, turn)[0]] = share
+			renumbered := renumber([]cellRun{cell}, start, turn)[0]
+			shares[renumbered] = share
 		}
-
 		w.shares = shares
 	}
 
+	// Several polygons may need the same cells.
 	slices.SortFunc(w.runs, compareRuns)
 	w.runs = mergeRuns(w.runs)
 
@@ -114,9 +118,10 @@ func (g *tileGrid) compareBoundary(ctx context.Context, boundary area) (covered 
 		return 100, nil
 	}
 
-	// The share is rounded down to hundredths. 1e-6 allows for errors of the sums.
+	// The share is rounded down to hundredths of a percent. 1e-6 allows for errors of the sums.
 	missing := w.areaOf(g.gaps) / w.areaOf(w.runs)
-	return min(max(math.Floor(10_000*(1-missing)+1e-6)/100, 0), 99.99), nil
+	percent := math.Floor(10_000*(1-missing)+1e-6) / 100
+	return min(max(percent, 0), 99.99), nil
 }
 
 // addCells adds the cells that a polygon needs: those of which at least a hundredth lies inside. If
@@ -132,16 +137,23 @@ func (g *tileGrid) addCells(ctx context.Context, w *cellsWithin, polygon [][]pos
 	const maxPoints = 10 * maxBoundaryCorners
 	turn := crs.projection.fullTurn() / g.East
 	around := emptyRange()
+
+	// Project the rings. From here on, positions are in cells.
 	var rings [][]position
 	size := 0.0 // in cells
 	for i, ring := range polygon {
 		var last position
 		isFirst := true
-		projected, err := followEdges(ring, maxPoints-w.points, func(p position) (at position, err error) { // in cells
+		project := func(p position) (at position, err error) {
 			shift := crs.shiftAt(p[0], p[1], 0)
 			x, y, err := crs.projection.forward(shift.fromWGS84(crs.ellipsoid, p[0], p[1]))
-			at = position{(x - g.X) / g.East, (y - g.Y) / g.North}
-			if turn > 0 && !isFirst { // the ring may cross the edge of the map
+			at = position{
+				(x - g.X) / g.East,
+				(y - g.Y) / g.North,
+			}
+
+			// The ring may cross the edge of the map.
+			if turn > 0 && !isFirst {
 				jump := math.Round((at[0] - last[0]) / turn)
 				if jump != 0 && g.columnsAround() == 0 {
 					return at, errBoundaryCut
@@ -153,7 +165,9 @@ func (g *tileGrid) addCells(ctx context.Context, w *cellsWithin, polygon [][]pos
 			isFirst = false
 			around.add(at)
 			return at, err
-		})
+		}
+
+		projected, err := followEdges(ring, maxPoints-w.points, project)
 		if err != nil {
 			return err
 		}
@@ -169,11 +183,18 @@ func (g *tileGrid) addCells(ctx context.Context, w *cellsWithin, polygon [][]pos
 	}
 
 	const farthest = 1e9 // cells
-	if max(-around.west, -around.south, around.east, around.north) > farthest {
+	distance := max(
+		-around.west,
+		-around.south,
+		around.east,
+		around.north,
+	)
+	if distance > farthest {
 		return errBoundaryTooFine
 	}
 
-	halfPixel := 0.6 * max(g.DX/g.East, g.DY/g.North)
+	pixel := max(g.DX/g.East, g.DY/g.North) // in cells
+	halfPixel := 0.6 * pixel                // and a little more
 	least := max(0.01, halfPixel) * min(size, 1)
 	return w.split(ctx, rings, least, cellRange{
 		from: [2]int64{int64(math.Floor(around.west)), int64(math.Floor(around.south))},
@@ -187,14 +208,21 @@ func followEdges(ring []position, limit int, project func(position) (position, e
 	const longest = 0.05 // degrees: the middle of such a piece is off by less than a metre
 	for i, q := range ring[1:] {
 		p := ring[i]
-		pieces := max(1, math.Ceil(max(math.Abs(q[0]-p[0]), math.Abs(q[1]-p[1]))/longest))
+		length := max(
+			math.Abs(q[0]-p[0]),
+			math.Abs(q[1]-p[1]),
+		)
+		pieces := max(1, math.Ceil(length/longest))
 		if float64(len(points))+pieces > float64(limit) {
 			return nil, errBoundaryTooLong
 		}
 
 		for piece := range int(pieces) {
 			part := float64(piece) / pieces
-			at, err := project(position{p[0] + part*(q[0]-p[0]), p[1] + part*(q[1]-p[1])})
+			at, err := project(position{
+				p[0] + part*(q[0]-p[0]),
+				p[1] + part*(q[1]-p[1]),
+			})
 			if err != nil {
 				return nil, err
 			}
@@ -218,10 +246,14 @@ func clip(ring []position, axis int, limit, side float64) (part []position) {
 			part = append(part, p)
 		}
 
+		// The edge from p to q crosses the line.
 		if isInside != isNextInside {
 			at := (limit - p[axis]) / (q[axis] - p[axis])
-			crossing := position{p[0] + at*(q[0]-p[0]), p[1] + at*(q[1]-p[1])}
-			crossing[axis] = limit
+			crossing := position{
+				p[0] + at*(q[0]-p[0]),
+				p[1] + at*(q[1]-p[1]),
+			}
+			crossing[axis] = limit // exactly
 			part = append(part, crossing)
 		}
 	}
@@ -230,13 +262,21 @@ func clip(ring []position, axis int, limit, side float64) (part []position) {
 }
 
 // cellRange is a rectangle of cells, by column and row. It ends before to.
-type cellRange struct{ from, to [2]int64 }
+type cellRange struct {
+	from [2]int64 // column, row
+	to   [2]int64
+}
 
 // split adds the cells of a rectangle of which at least a share of least is inside the rings of a
 // polygon, which have been clipped to the rectangle. The rings of holes have negative areas. It
 // halves the rectangle until one ring fills it, or it is one cell.
 func (w *cellsWithin) split(ctx context.Context, rings [][]position, least float64, r cellRange) error {
-	const maxLooked, maxCells = 1_000_000, 10_000_000
+	const (
+		maxLooked = 1_000_000  // parts of the grid
+		maxCells  = 10_000_000 // that the boundary needs
+	)
+
+	// Areas in cells. A hole makes smallest negative.
 	sum := 0.0
 	largest := 0.0
 	smallest := 0.0
@@ -250,6 +290,9 @@ func (w *cellsWithin) split(ctx context.Context, rings [][]position, least float
 	columns := r.to[0] - r.from[0]
 	rows := r.to[1] - r.from[1]
 	cells := float64(columns) * float64(rows)
+
+	// The parts of a simple polygon are within the rectangle.
+	isCrossed := sum < -1e-6 || sum > cells*(1+1e-6)
 	isWhole := smallest == 0 && largest >= cells*(1-1e-9)
 
 	w.looked++
@@ -260,7 +303,7 @@ func (w *cellsWithin) split(ctx context.Context, rings [][]position, least float
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case sum < -1e-6 || sum > cells*(1+1e-6): // the parts of a simple polygon are within the rectangle
+	case isCrossed:
 		return errBoundaryCrossed
 	case w.looked > maxLooked, isWhole && w.cells+cells > maxCells:
 		return errBoundaryTooFine
@@ -280,8 +323,13 @@ func (w *cellsWithin) split(ctx context.Context, rings [][]position, least float
 		return nil
 	}
 
+	return w.halve(ctx, rings, least, r)
+}
+
+// halve calls split for the two halves of a rectangle. It cuts the longer side.
+func (w *cellsWithin) halve(ctx context.Context, rings [][]position, least float64, r cellRange) error {
 	axis := 0
-	if rows > columns {
+	if r.to[1]-r.from[1] > r.to[0]-r.from[0] {
 		axis = 1
 	}
 
@@ -289,9 +337,14 @@ func (w *cellsWithin) split(ctx context.Context, rings [][]position, least float
 	for _, side := range [...]float64{1, -1} {
 		var clipped [][]position
 		for _, ring := range rings {
-			if part := clip(ring, axis, float64(middle), side); math.Abs(signedArea(part)) > 1e-12 {
+			part := clip(ring, axis, float64(middle), side)
+			if math.Abs(signedArea(part)) > 1e-12 {
 				clipped = append(clipped, part)
 			}
+		}
+
+		if clipped == nil {
+			continue
 		}
 
 		half := r
@@ -300,11 +353,6 @@ func (w *cellsWithin) split(ctx context.Context, rings [][]position, least float
 		} else {
 			half.from[axis] = middle
 		}
-
-		if clipped == nil {
-			continue
-		}
-
 		if err := w.split(ctx, clipped, least, half); err != nil {
 			return err
 		}
@@ -316,10 +364,12 @@ func (w *cellsWithin) split(ctx context.Context, rings [][]position, least float
 // areaOf returns the area inside the boundary of the cells in runs, in cells.
 func (w *cellsWithin) areaOf(runs []cellRun) float64 {
 	sum := float64(tilesIn(runs))
+
+	// Of a cell that is partly inside, the rest does not count.
 	for cell, share := range w.shares {
 		at, isFirst := slices.BinarySearchFunc(runs, cell, compareRuns)
-		isIn := isFirst || at > 0 && runs[at-1].Row == cell.Row && runs[at-1].To >= cell.From
-		if isIn {
+		isWithin := at > 0 && runs[at-1].Row == cell.Row && runs[at-1].To >= cell.From
+		if isFirst || isWithin {
 			sum -= 1 - share
 		}
 	}

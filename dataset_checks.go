@@ -42,15 +42,21 @@ type fileRow struct {
 // fileRecord holds what the checks know of a file, in a fixed size: a million records take 120 MB.
 // A path is examined while its row is read. It is read again only for a finding.
 type fileRecord struct {
-	id, size, modified int64
-	folder             uint64    // a hash of the folder
-	pattern            uint64    // a hash of the path without its numbers; 0 if they cannot be coordinates
-	fits               [3]uint32 // see nameNumber.fits: the left, the lower and the upper edge
-	kind               int32     // an index of fileSet.kinds
-	x, y, w, h         float64   // the lower left corner and the size of the box, in its own CRS
-	dx, dy             float64   // the size of a pixel
-	pathLength         uint16    // in bytes
-	nameRank           uint8     // nameFollows and so on
+	id         int64
+	size       int64     // in bytes
+	modified   int64     // in nanoseconds since 1970
+	folder     uint64    // a hash of the folder
+	pattern    uint64    // a hash of the path without its numbers; 0 if they cannot be coordinates
+	fits       [3]uint32 // see nameNumber.fits: the left, the lower and the upper edge
+	kind       int32     // an index of fileSet.kinds
+	x          float64   // the lower left corner of the box, in its own CRS
+	y          float64
+	w          float64 // the size of the box
+	h          float64
+	dx         float64 // the size of a pixel
+	dy         float64
+	pathLength uint16 // in bytes
+	nameRank   uint8  // nameFollows and so on
 }
 
 // fileKind holds the values that many files share, so that each set of them is stored once.
@@ -132,8 +138,9 @@ type folderFlaws struct {
 // is a file, its path is added to detail. Without a detail, the finding shows the reason or the
 // warnings of the row.
 type flaw struct {
-	file, other int32
-	detail      string
+	file   int32
+	other  int32
+	detail string
 }
 
 // noFile is the index in a flaw that names no file: file for a finding about the whole dataset,
@@ -162,16 +169,52 @@ func newFileSet(n int64, expected storedExpectation) *fileSet {
 // keys are extensions, and the formats that unsupportedFormat recognizes.
 func unreadFormats() map[string]string {
 	return map[string]string{
-		".part": halfFinished, ".partial": halfFinished, ".filepart": halfFinished, ".tmp": halfFinished,
-		".crdownload": halfFinished, ".download": halfFinished,
-		".img": "Erdas Imagine", "hfa": "Erdas Imagine",
-		".nc": "netCDF", "netcdf": "netCDF", ".h5": "HDF5", ".hdf": "HDF", "hdf5": "HDF5 or netCDF-4",
-		".las": "LAS point cloud", ".laz": "LAZ point cloud", "las": "LAS point cloud", ".e57": "E57 point cloud",
-		".jp2": "JPEG 2000", "jp2": "JPEG 2000", ".ecw": "ECW", ".sid": "MrSID",
-		".grb": "GRIB", ".grb2": "GRIB", ".grib": "GRIB", "grib": "GRIB",
-		".gpkg": "GeoPackage", ".mbtiles": "MBTiles", ".vrt": "GDAL VRT", ".xyz": "XYZ text", ".grd": "GRD grid",
-		".adf": "Arc/Info grid", ".dem": "USGS DEM", ".bag": "BAG", ".bil": "BIL", ".bip": "BIP", ".bsq": "BSQ",
-		".kea": "KEA", ".bt": "Binary Terrain", ".ter": "Terragen", ".rst": "Idrisi", ".pix": "PCIDSK",
+		// Copies that have not ended.
+		".crdownload": halfFinished,
+		".download":   halfFinished,
+		".filepart":   halfFinished,
+		".part":       halfFinished,
+		".partial":    halfFinished,
+		".tmp":        halfFinished,
+
+		// Point clouds.
+		".e57": "E57 point cloud",
+		".las": "LAS point cloud",
+		"las":  "LAS point cloud",
+		".laz": "LAZ point cloud",
+
+		// Rasters.
+		".adf":     "Arc/Info grid",
+		".bag":     "BAG",
+		".bil":     "BIL",
+		".bip":     "BIP",
+		".bsq":     "BSQ",
+		".bt":      "Binary Terrain",
+		".dem":     "USGS DEM",
+		".ecw":     "ECW",
+		".gpkg":    "GeoPackage",
+		".grb":     "GRIB",
+		".grb2":    "GRIB",
+		".grd":     "GRD grid",
+		".grib":    "GRIB",
+		"grib":     "GRIB",
+		".h5":      "HDF5",
+		".hdf":     "HDF",
+		"hdf5":     "HDF5 or netCDF-4",
+		".img":     "Erdas Imagine",
+		"hfa":      "Erdas Imagine",
+		".jp2":     "JPEG 2000",
+		"jp2":      "JPEG 2000",
+		".kea":     "KEA",
+		".mbtiles": "MBTiles",
+		".nc":      "netCDF",
+		"netcdf":   "netCDF",
+		".pix":     "PCIDSK",
+		".rst":     "Idrisi",
+		".sid":     "MrSID",
+		".ter":     "Terragen",
+		".vrt":     "GDAL VRT",
+		".xyz":     "XYZ text",
 	}
 }
 
@@ -200,10 +243,10 @@ func (s *fileSet) add(row fileRow) {
 		k.vertical = ellipsoidal
 	}
 
-	switch format := s.formats[k.extension]; {
-	case format == halfFinished:
+	format := s.formats[k.extension]
+	if format == halfFinished {
 		k.unread = format
-	case row.status == fileStatusUnsupported:
+	} else if row.status == fileStatusUnsupported {
 		k.unread = cmp.Or(format, s.formats[row.format])
 	}
 
@@ -215,6 +258,7 @@ func (s *fileSet) add(row fileRow) {
 		pathLength: uint16(len(row.path)),
 	}
 
+	// The place of a damaged file, or of one that was not read, does not count.
 	isBroken := row.status == fileStatusCorrupt || k.unread != ""
 	if row.hasBox && !isBroken {
 		k.orientation = r.setBox(row)
@@ -231,9 +275,12 @@ func (s *fileSet) add(row fileRow) {
 // setBox sets the box and the pixel size of a record, and returns the orientation. That is "" if a
 // number is too large or too small to compute with.
 func (r *fileRecord) setBox(row fileRow) string {
-	const largest, smallest = 1e15, 1e-12
+	const (
+		largest  = 1e15
+		smallest = 1e-12
+	)
 	for i, v := range row.box {
-		if !(math.Abs(v) < largest) {
+		if !(math.Abs(v) < largest) { // or NaN
 			return ""
 		}
 		if math.Abs(v) < smallest {
@@ -315,19 +362,25 @@ func (s *fileSet) groups(key func(r *fileRecord, k *fileKind) uint64) iter.Seq[[
 	}
 
 	slices.SortFunc(all, func(a, b keyed) int {
-		return cmp.Or(cmp.Compare(a.key, b.key), cmp.Compare(a.file, b.file))
+		return cmp.Or(
+			cmp.Compare(a.key, b.key),
+			cmp.Compare(a.file, b.file),
+		)
 	})
 
 	return func(yield func([]int32) bool) {
 		var group []int32
 		for i, k := range all {
 			group = append(group, k.file)
-			if isLast := i+1 == len(all) || all[i+1].key != k.key; isLast {
-				if !yield(group) {
-					return
-				}
-				group = group[:0]
+			isLast := i+1 == len(all) || all[i+1].key != k.key
+			if !isLast {
+				continue
 			}
+
+			if !yield(group) {
+				return
+			}
+			group = group[:0]
 		}
 	}
 }
@@ -335,7 +388,13 @@ func (s *fileSet) groups(key func(r *fileRecord, k *fileKind) uint64) iter.Seq[[
 // check runs all checks, in an order in which later ones use what earlier ones stored in the
 // records. It ends early if ctx does.
 func (s *fileSet) check(ctx context.Context) error {
-	steps := [...]func(){s.checkStatus, s.checkNames, s.checkAttributes, s.checkSamePlace, s.makeGrids}
+	steps := [...]func(){
+		s.checkStatus,
+		s.checkNames,
+		s.checkAttributes,
+		s.checkSamePlace,
+		s.makeGrids,
+	}
 	for _, step := range steps {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -377,6 +436,7 @@ func (s *fileSet) count() (located, bytes int64) {
 
 // checkStatus finds files that were not read as rasters, and files that were read with a warning.
 func (s *fileSet) checkStatus() {
+	// A file of an unsupported format should be a raster if other files of its extension are.
 	isRead := map[string]bool{} // by extension
 	for _, k := range s.kinds {
 		if k.isLocated() && k.extension != "" {

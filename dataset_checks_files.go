@@ -13,7 +13,11 @@ import (
 
 // attribute is a property that the files of a folder or a dataset should have in common. In a
 // finding, prefix stands before an unusual value.
-type attribute struct{ code, name, prefix string }
+type attribute struct {
+	code   string // of the finding
+	name   string // in texts
+	prefix string
+}
 
 // attributes returns the attributes that are compared.
 func attributes() []attribute {
@@ -197,13 +201,12 @@ func (s *fileSet) checkScope(a attribute, files []int32) (usual []string, counts
 		texts = append(texts, titleOfCode(value))
 	}
 
+	isUsual := " where " + strings.Join(texts, " or ") + " is usual"
 	for _, i := range files {
 		value := a.value(s.record(i))
-		if slices.Contains(usual, value) {
-			continue
+		if !slices.Contains(usual, value) {
+			s.foundIn(a.code, i, a.prefix+titleOfCode(value)+isUsual)
 		}
-		detail := a.prefix + titleOfCode(value) + " where " + strings.Join(texts, " or ") + " is usual"
-		s.foundIn(a.code, i, detail)
 	}
 
 	return usual, counts
@@ -212,7 +215,8 @@ func (s *fileSet) checkScope(a attribute, files []int32) (usual []string, counts
 // addMixed adds a detail to the finding of a mixed folder. file is any file of the folder. For the
 // top folder and for small folders, the finding is about the whole dataset.
 func (s *fileSet) addMixed(mixed map[uint64]*flaw, folder uint64, file int32, detail string) {
-	if folder == maphash.String(s.seed, ".") || folder == 0 {
+	isTop := folder == maphash.String(s.seed, ".")
+	if isTop || folder == 0 {
 		folder = 0
 		file = noFile
 	}
@@ -228,7 +232,8 @@ func (s *fileSet) addMixed(mixed map[uint64]*flaw, folder uint64, file int32, de
 func epsgCode(text string) (code int, ok bool) {
 	number, isCode := strings.CutPrefix(text, "EPSG:")
 	code, err := strconv.Atoi(number)
-	return code, isCode && err == nil
+	isNumber := err == nil
+	return code, isCode && isNumber
 }
 
 // titleOfCode adds the name to an EPSG code. Any other text stays as it is.
@@ -250,11 +255,16 @@ func titleOfCode(text string) string {
 func (a attribute) count(counts map[string]int) string {
 	const maxValues = 5
 	values := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
-		return cmp.Or(counts[b]-counts[a], cmp.Compare(a, b))
+		return cmp.Or(
+			counts[b]-counts[a],
+			cmp.Compare(a, b),
+		)
 	})
+
 	var texts []string
 	for _, value := range values[:min(len(values), maxValues)] {
-		texts = append(texts, fmt.Sprintf("%s %s", plural(int64(counts[value]), "file"), titleOfCode(value)))
+		files := plural(int64(counts[value]), "file")
+		texts = append(texts, fmt.Sprintf("%s %s", files, titleOfCode(value)))
 	}
 
 	if more := len(values) - maxValues; more > 0 {
@@ -269,8 +279,10 @@ func (a attribute) count(counts map[string]int) string {
 func (s *fileSet) contents() (all []contentCount) {
 	ofFiles := []attribute{{name: "status"}, {name: "format"}}
 	size := attribute{name: "size in pixels"}
+	ofRasters := append(attributes(), size)
+
 	all = []contentCount{}
-	for i, a := range slices.Concat(ofFiles, attributes(), []attribute{size}) {
+	for i, a := range slices.Concat(ofFiles, ofRasters) {
 		counts := map[string]int{}
 		for j := range s.files {
 			r, k := s.record(int32(j))
@@ -298,15 +310,21 @@ func pixels(size, pixel float64) string {
 func (s *fileSet) covered() (area float64) {
 	for i, r := range s.files {
 		size := r.w * r.h
-		switch k := s.kinds[r.kind]; {
-		case !k.isLocated() || !k.isTile() || s.isCopy[int32(i)]:
-		case k.unit == " m":
+		k := s.kinds[r.kind]
+		isCounted := k.isLocated() && k.isTile() && !s.isCopy[int32(i)]
+		if !isCounted {
+			continue
+		}
+
+		switch k.unit {
+		case " m":
 			area += size / 1e6
-		case k.unit == " ft":
+		case " ft":
 			area += size * 0.3048 * 0.3048 / 1e6
-		case k.unit == "°":
+		case "°":
 			const degree = 111.2 // kilometres
-			area += size * degree * degree * math.Cos((r.y+r.h/2)*math.Pi/180)
+			latitude := r.y + r.h/2
+			area += size * degree * degree * math.Cos(latitude*math.Pi/180)
 		}
 	}
 
@@ -319,9 +337,12 @@ func (s *fileSet) covered() (area float64) {
 // rest are overlaps.
 func (s *fileSet) checkSamePlace() {
 	type extentKey struct {
-		system, definition string
-		x, y               float64 // in tenths of a pixel
-		w, h               float64 // in pixels
+		system     string
+		definition string
+		x          float64 // in tenths of a pixel
+		y          float64
+		w          float64 // in pixels
+		h          float64
 	}
 
 	key := func(r *fileRecord, k *fileKind) uint64 {
@@ -343,8 +364,11 @@ func (s *fileSet) checkSamePlace() {
 		first := slices.MinFunc(files, func(i, j int32) int {
 			a := s.files[i]
 			b := s.files[j]
-			return cmp.Or(cmp.Compare(a.nameRank, b.nameRank), cmp.Compare(a.pathLength, b.pathLength),
-				cmp.Compare(b.modified, a.modified))
+			return cmp.Or(
+				cmp.Compare(a.nameRank, b.nameRank),
+				cmp.Compare(a.pathLength, b.pathLength),
+				cmp.Compare(b.modified, a.modified),
+			)
 		})
 
 		for _, i := range files {
@@ -353,16 +377,17 @@ func (s *fileSet) checkSamePlace() {
 			}
 
 			s.isCopy[i] = true
+
 			code := "overlap"
 			detail := "the same extent as an older file: "
-			switch a, b := s.files[i], s.files[first]; {
-			case a.size == b.size:
+			a := s.files[i]
+			b := s.files[first]
+			if a.size == b.size {
 				code = "duplicate"
 				detail = "the same extent, pixels and size in bytes as "
-			case a.modified < b.modified:
+			} else if a.modified < b.modified {
 				detail = "the same extent as a newer file: "
 			}
-
 			s.found(code, flaw{i, first, detail})
 		}
 	}

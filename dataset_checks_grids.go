@@ -26,8 +26,9 @@ type tileGrid struct {
 
 	Definition string `json:"definition,omitempty"` // of a CRS without a code, as a row has it
 
-	index     int        // in the list of grids
-	w, h      float64    // the size of most tiles
+	index     int     // in the list of grids
+	w         float64 // the size of most tiles
+	h         float64
 	isRegular bool       // half of the tiles fill their cells; else there are no missing ones
 	files     []int32    // the tiles
 	cells     []tileCell // by row, column and file
@@ -41,8 +42,9 @@ type cellRun struct{ Row, From, To int64 }
 
 // tileCell is a cell of a grid, with a tile that covers it.
 type tileCell struct {
-	row, column int64
-	file        int32
+	row    int64
+	column int64
+	file   int32 // an index of fileSet.files
 }
 
 // missingTile is the place of a missing tile. Name identifies it in an accepted finding.
@@ -66,12 +68,20 @@ type missingTile struct {
 // 20 grids with the most tiles. In degrees, the pixels of one grid may get wider to the poles.
 func (s *fileSet) makeGrids() {
 	const maxGrids = 20
-	type system struct{ crs, definition, pixel string }
+	type system struct {
+		crs        string
+		definition string
+		pixel      string // the height, with 6 digits
+	}
 	key := func(r *fileRecord, k *fileKind) uint64 {
 		if !k.isTile() {
 			return 0
 		}
-		return maphash.Comparable(s.seed, system{k.system, k.definition, strconv.FormatFloat(r.dy, 'e', 5, 64)})
+		return maphash.Comparable(s.seed, system{
+			crs:        k.system,
+			definition: k.definition,
+			pixel:      strconv.FormatFloat(r.dy, 'e', 5, 64),
+		})
 	}
 
 	s.grids = []tileGrid{}
@@ -90,9 +100,14 @@ func (s *fileSet) makeGrids() {
 		})
 	}
 
+	// The largest grids come first.
 	slices.SortFunc(s.grids, func(a, b tileGrid) int {
-		return cmp.Or(cmp.Compare(b.Tiles, a.Tiles), cmp.Compare(a.CRS, b.CRS),
-			cmp.Compare(a.Definition, b.Definition), cmp.Compare(a.DY, b.DY))
+		return cmp.Or(
+			cmp.Compare(b.Tiles, a.Tiles),
+			cmp.Compare(a.CRS, b.CRS),
+			cmp.Compare(a.Definition, b.Definition),
+			cmp.Compare(a.DY, b.DY),
+		)
 	})
 
 	s.grids = s.grids[:min(len(s.grids), maxGrids)]
@@ -101,8 +116,10 @@ func (s *fileSet) makeGrids() {
 		g := &s.grids[i]
 		g.index = i
 		g.named = map[string]namedTile{}
+
 		s.measure(g)
 		s.fillCells(g)
+
 		g.isRegular = s.mostFill(g)
 		if g.isRegular {
 			s.findMissing(g)
@@ -145,9 +162,13 @@ func (s *fileSet) measure(g *tileGrid) {
 // position of the edges after whole steps are taken off.
 func lattice(edges []float64, size float64) (origin, step float64) {
 	slices.Sort(edges)
+
+	// The distances of neighbours; 1.001 allows for rounded coordinates.
 	var steps []float64
 	for i := 1; i < len(edges); i++ {
-		if d := edges[i] - edges[i-1]; d >= size/2 && d <= size*1.001 {
+		d := edges[i] - edges[i-1]
+		isNeighbour := d >= size/2 && d <= size*1.001
+		if isNeighbour {
 			steps = append(steps, d)
 		}
 	}
@@ -168,12 +189,12 @@ func lattice(edges []float64, size float64) (origin, step float64) {
 // originFor returns the x of column 0 for a tile. Where pixels get wider to the poles, columns
 // begin at an edge of a pixel or, as in Copernicus and DTED, in the middle of one.
 func (g *tileGrid) originFor(r *fileRecord) float64 {
-	middle := g.X + (g.DX-r.dx)/2
 	off := func(origin float64) float64 {
 		cells := (r.x - origin) / g.East
 		return math.Abs(cells - math.Round(cells))
 	}
 
+	middle := g.X + (g.DX-r.dx)/2
 	if off(middle) < off(g.X) {
 		return middle
 	}
@@ -184,14 +205,19 @@ func (g *tileGrid) originFor(r *fileRecord) float64 {
 // fillCells finds the cells of each tile: the cell around its centre, and every cell whose centre
 // it covers. A raster as wide or as high as 8 cells is no tile.
 func (s *fileSet) fillCells(g *tileGrid) {
+	const largest = 8 // cells
+
+	// span returns the first and the last cell of a tile, along one axis.
 	span := func(from, size float64) (first, last int64) {
 		middle := math.Floor(from + size/2)
-		return int64(min(middle, math.Ceil(from-0.49))), int64(max(middle, math.Floor(from+size-0.51)))
+		lowest := math.Ceil(from - 0.49)
+		highest := math.Floor(from + size - 0.51)
+		return int64(min(middle, lowest)), int64(max(middle, highest))
 	}
 
 	g.files = slices.DeleteFunc(g.files, func(file int32) bool {
 		r := &s.files[file]
-		return r.w >= 8*g.East || r.h >= 8*g.North
+		return r.w >= largest*g.East || r.h >= largest*g.North
 	})
 
 	g.cells = make([]tileCell, 0, len(g.files))
@@ -199,6 +225,7 @@ func (s *fileSet) fillCells(g *tileGrid) {
 		r := &s.files[file]
 		west, east := span((r.x-g.originFor(r))/g.East, r.w/g.East)
 		south, north := span((r.y-g.Y)/g.North, r.h/g.North)
+
 		for row := south; row <= north; row++ {
 			for column := west; column <= east; column++ {
 				g.cells = append(g.cells, tileCell{row, column, file})
@@ -211,19 +238,32 @@ func (s *fileSet) fillCells(g *tileGrid) {
 
 // compareCells orders cells by row, column and file.
 func compareCells(a, b tileCell) int {
-	return cmp.Or(cmp.Compare(a.row, b.row), cmp.Compare(a.column, b.column), cmp.Compare(a.file, b.file))
+	return cmp.Or(
+		cmp.Compare(a.row, b.row),
+		cmp.Compare(a.column, b.column),
+		cmp.Compare(a.file, b.file),
+	)
 }
 
 // tileMisfit holds how far each edge of a tile lies east or north of that edge of its cell, in
 // pixels of the tile. If most tiles are larger than their cells, that much does not count.
-type tileMisfit struct{ west, south, east, north float64 }
+type tileMisfit struct {
+	west  float64
+	south float64
+	east  float64
+	north float64
+}
 
 // misfit returns the misfit of a tile.
 func (g *tileGrid) misfit(r *fileRecord) (off tileMisfit) {
+	// edges returns the misfit along one axis. Most tiles are by usual pixels larger than a cell.
 	edges := func(from, size, step, pixel, usual float64) (lower, upper float64) {
 		cell := math.Floor((from + size/2) / step)
-		return (from - cell*step) / pixel, (from+size-(cell+1)*step)/pixel - usual
+		lower = (from - cell*step) / pixel
+		upper = (from+size-(cell+1)*step)/pixel - usual
+		return lower, upper
 	}
+
 	off.west, off.east = edges(r.x-g.originFor(r), r.w, g.East, r.dx, (g.w-g.East)/g.DX)
 	off.south, off.north = edges(r.y-g.Y, r.h, g.North, r.dy, (g.h-g.North)/g.DY)
 	return off
@@ -232,7 +272,13 @@ func (g *tileGrid) misfit(r *fileRecord) (off tileMisfit) {
 // fills reports whether a tile fills its cell: no edge is off by more than a twentieth of a pixel.
 func (off tileMisfit) fills() bool {
 	const tolerance = 0.05
-	return max(math.Abs(off.west), math.Abs(off.south), math.Abs(off.east), math.Abs(off.north)) <= tolerance
+	largest := max(
+		math.Abs(off.west),
+		math.Abs(off.south),
+		math.Abs(off.east),
+		math.Abs(off.north),
+	)
+	return largest <= tolerance
 }
 
 // mostFill reports whether at least half of the tiles fill their cells.
@@ -253,14 +299,15 @@ func (off tileMisfit) String() string {
 	south := round(off.south)
 	east := round(off.east)
 	north := round(off.north)
+
 	isMoved := math.Abs(west-east) <= 0.05 && math.Abs(south-north) <= 0.05
 	isLarger := west <= 0 && south <= 0 && east >= 0 && north >= 0
 	switch {
 	case isMoved:
 		return fmt.Sprintf("moved by %g pixels in x, %g in y", west, south)
 	case isLarger:
-		return fmt.Sprintf("larger than its cell by %g pixels in the west, %g south, %g east, %g north",
-			-west, -south, east, north)
+		const format = "larger than its cell by %g pixels in the west, %g south, %g east, %g north"
+		return fmt.Sprintf(format, -west, -south, east, north)
 	}
 
 	return fmt.Sprintf("its edges are off by %g pixels in the west, %g south, %g east, %g north",
@@ -277,7 +324,11 @@ func (g *tileGrid) find(row, column int64) int {
 func (g *tileGrid) at(row, column int64, limit int) []tileCell {
 	from := g.find(row, column)
 	to := from
-	for to < min(len(g.cells), from+limit) && g.cells[to].row == row && g.cells[to].column == column {
+	for to < min(len(g.cells), from+limit) {
+		c := g.cells[to]
+		if c.row != row || c.column != column {
+			break
+		}
 		to++
 	}
 	return g.cells[from:to]
@@ -287,8 +338,10 @@ func (g *tileGrid) at(row, column int64, limit int) []tileCell {
 // it looks at the first maxStack only.
 func (g *tileGrid) around(file int32, cells []tileCell) (others []int32) {
 	for _, c := range cells {
-		for i := range int64(9) {
-			for _, other := range g.at(c.row+i/3-1, c.column+i%3-1, maxStack) {
+		for i := range int64(9) { // the cell, and the eight around it
+			row := c.row + i/3 - 1
+			column := c.column + i%3 - 1
+			for _, other := range g.at(row, column, maxStack) {
 				if other.file != file {
 					others = append(others, other.file)
 				}
@@ -307,9 +360,11 @@ const maxStack = 100
 // It also finds tiles with at least five neighbours, all of which are far larger files: a tile
 // without data, or of one height, compresses well.
 func (s *fileSet) checkCells(g *tileGrid) {
-	const factor = 10
+	const factor = 10 // how much larger the neighbours of a suspect tile are
+
+	// Most tiles are of the usual size and fill their cells. Only the others are looked at.
 	usual := s.median(g, func(r *fileRecord) float64 { return float64(r.size) })
-	cellsOf := map[int32][]tileCell{} // of the tiles to look at
+	cellsOf := map[int32][]tileCell{}
 	for _, c := range g.cells {
 		r := &s.files[c.file]
 		isSmall := float64(r.size)*factor <= usual
@@ -322,6 +377,7 @@ func (s *fileSet) checkCells(g *tileGrid) {
 	for _, file := range slices.Sorted(maps.Keys(cellsOf)) {
 		r := &s.files[file]
 		others := g.around(file, cellsOf[file])
+
 		if off := g.misfit(r); g.isRegular && !off.fills() {
 			detail := off.String()
 			if share := r.w * r.h / g.w / g.h; share < 0.99 {
@@ -350,8 +406,10 @@ func (s *fileSet) checkCells(g *tileGrid) {
 func (g *tileGrid) overlap(a, b *fileRecord) float64 {
 	width := min(a.x+a.w, b.x+b.w) - max(a.x, b.x)
 	height := min(a.y+a.h, b.y+b.h) - max(a.y, b.y)
-	isUsual := width <= max(g.w-g.East, 0)+max(a.dx, b.dx) || height <= max(g.h-g.North, 0)+max(a.dy, b.dy)
-	if isUsual {
+
+	usualWidth := max(g.w-g.East, 0) + max(a.dx, b.dx)
+	usualHeight := max(g.h-g.North, 0) + max(a.dy, b.dy)
+	if width <= usualWidth || height <= usualHeight {
 		return 0
 	}
 	return width * height
@@ -365,13 +423,14 @@ func (s *fileSet) checkOverlap(g *tileGrid, file int32, around []int32) {
 	}
 
 	r := &s.files[file]
-	area := 0.0
+	area := 0.0 // what they share
 	first := noFile
-	n := int64(0)
+	n := int64(0) // how many neighbours it overlaps
 	for _, other := range around {
 		o := &s.files[other]
 		shared := g.overlap(r, o)
-		isSame := shared > 0.999*max(r.w*r.h, o.w*o.h)
+		larger := max(r.w*r.h, o.w*o.h)
+		isSame := shared > 0.999*larger
 		isLater := other > file && !g.misfit(o).fills() // it gets the finding
 		if shared == 0 || isSame || isLater {
 			continue
@@ -380,7 +439,6 @@ func (s *fileSet) checkOverlap(g *tileGrid, file int32, around []int32) {
 		if n == 0 {
 			first = other
 		}
-
 		area += shared
 		n++
 	}
@@ -400,6 +458,7 @@ func (s *fileSet) checkOverlap(g *tileGrid, file int32, around []int32) {
 
 // findMissing finds the missing tiles of the grid, and the tiles that lie far from all others.
 func (s *fileSet) findMissing(g *tileGrid) {
+	// Cells beside each other make a run.
 	for _, c := range g.cells {
 		last := len(g.runs) - 1
 		isNext := last >= 0 && g.runs[last].Row == c.row && c.column <= g.runs[last].To+1
@@ -413,6 +472,7 @@ func (s *fileSet) findMissing(g *tileGrid) {
 	g.gaps = g.findGaps(g.runs)
 	g.Missing = tilesIn(g.gaps)
 
+	// Each far tile is one finding.
 	far := map[int32]bool{} // a tile may have several cells
 	for _, run := range strays(g.runs) {
 		for column := run.From; column <= run.To; column++ {
@@ -466,15 +526,19 @@ func (g *tileGrid) tile(run cellRun) missingTile {
 }
 
 // namedTile is the path that a missing tile would have, and what is wrong with the file there.
-type namedTile struct{ expected, there string }
+type namedTile struct {
+	expected string // the path
+	there    string // what is wrong; "" if there is no such file
+}
 
 // wantedTile is a missing tile with a neighbour. It lies that far east and north of the neighbour.
 type wantedTile struct {
-	grid        *tileGrid
-	name        string
-	neighbour   int32
-	east, north float64
-	path        string
+	grid      *tileGrid
+	name      string
+	neighbour int32
+	east      float64
+	north     float64
+	path      string // which nameMissing sets
 }
 
 // neighboursOfMissing returns, of the first maxFlaws missing tiles, those for which there is a
@@ -489,6 +553,7 @@ func (s *fileSet) neighboursOfMissing() (wanted []wantedTile) {
 			}
 
 			tried++
+
 			if c, ok := s.neighbour(g, tile); ok {
 				wanted = append(wanted, wantedTile{
 					grid:      g,
@@ -509,10 +574,15 @@ func (s *fileSet) neighboursOfMissing() (wanted []wantedTile) {
 func (s *fileSet) neighbour(g *tileGrid, tile missingTile) (nearest tileCell, ok bool) {
 	const tried = 8
 	at := g.find(tile.Row, tile.Column)
+	first := max(0, at-tried)
+	last := min(len(g.cells), at+tried)
+
 	least := math.Inf(1)
-	for _, c := range g.cells[max(0, at-tried):min(len(g.cells), at+tried)] {
+	for _, c := range g.cells[first:last] {
 		r := &s.files[c.file]
-		away := math.Hypot(float64(c.row-tile.Row), float64(c.column-tile.Column))
+		rows := float64(c.row - tile.Row)
+		columns := float64(c.column - tile.Column)
+		away := math.Hypot(rows, columns)
 		if away < least && r.nameRank == nameFollows && g.misfit(r).fills() {
 			nearest = c
 			least = away

@@ -10,9 +10,10 @@ import (
 
 // nameNumber is a number in a path.
 type nameNumber struct {
-	from, to int // its bytes in the path; to is behind the last one
-	value    float64
-	sign     float64 // -1 after the letter S or W, 1 after N or E; 0: there is no such letter
+	from  int // its first byte in the path
+	to    int // behind its last byte
+	value float64
+	sign  float64 // -1 after the letter S or W, 1 after N or E; 0: there is no such letter
 }
 
 // maxNameNumbers is how many numbers are looked at: first those of the name, then of its folder.
@@ -27,16 +28,20 @@ func nameScales() [4]float64 { return [4]float64{1, 1e3, 1e4, 1e5} }
 func numbersOf(name string) (numbers []nameNumber, pattern string) {
 	base := strings.LastIndexByte(name, '/') + 1
 	folder := strings.LastIndexByte(name[:max(base-1, 0)], '/') + 1
+
 	inFolder, patternOfFolder := numbersBetween(name, folder, base)
 	numbers, patternOfBase := numbersBetween(name, base, len(name))
 	numbers = append(numbers, inFolder...)
-	return numbers[:min(len(numbers), maxNameNumbers)], name[:folder] + patternOfFolder + patternOfBase
+
+	pattern = name[:folder] + patternOfFolder + patternOfBase
+	return numbers[:min(len(numbers), maxNameNumbers)], pattern
 }
 
 // numbersBetween returns the numbers in a part of a text, and the part without them.
 func numbersBetween(text string, from, to int) (numbers []nameNumber, pattern string) {
 	isDigit := func(i int) bool { return i < to && text[i] >= '0' && text[i] <= '9' }
 	isLetter := func(i int) bool { return i >= from && (text[i]|0x20) >= 'a' && (text[i]|0x20) <= 'z' }
+
 	part := []byte{}
 	for i := from; i < to; i++ {
 		if !isDigit(i) {
@@ -52,6 +57,7 @@ func numbersBetween(text string, from, to int) (numbers []nameNumber, pattern st
 		n.to = i + 1
 		n.value, _ = strconv.ParseFloat(text[n.from:n.to], 64)
 
+		// A single letter before the number may be that of a quarter of the globe.
 		if before := n.from - 1; isLetter(before) && !isLetter(before-1) {
 			switch text[before] | 0x20 {
 			case 'n', 'e':
@@ -76,11 +82,11 @@ func numbersBetween(text string, from, to int) (numbers []nameNumber, pattern st
 func (n nameNumber) fits(coordinate float64) (fits uint32) {
 	for i, scale := range nameScales() {
 		inUnit := math.Round(coordinate / scale)
+
 		isEqual := n.value == math.Abs(inUnit)
 		if n.sign != 0 {
 			isEqual = n.sign*n.value == inUnit
 		}
-
 		if isEqual {
 			fits |= 1 << i
 		}
@@ -106,7 +112,10 @@ func (s *fileSet) readName(r *fileRecord, name string) {
 }
 
 // nameRule says which numbers of the names of a pattern are the coordinates.
-type nameRule struct{ x, y nameCoordinate }
+type nameRule struct {
+	x nameCoordinate
+	y nameCoordinate
+}
 
 // nameCoordinate is a coordinate in names.
 type nameCoordinate struct {
@@ -131,12 +140,15 @@ func (s *fileSet) checkNames() {
 	s.rules = map[uint64]nameRule{}
 	for files := range s.groups(func(r *fileRecord, _ *fileKind) uint64 { return r.pattern }) {
 		rule := nameRule{x: s.usualCoordinate(files, 0)}
+
+		// Of the lower and the upper edge, the one that more names have.
 		rule.y = s.usualCoordinate(files, 1)
 		if upper := s.usualCoordinate(files, 2); upper.files > rule.y.files {
 			rule.y = upper
 		}
 
-		if min(rule.x.files, rule.y.files) > 0 && rule.x.at != rule.y.at {
+		hasBoth := min(rule.x.files, rule.y.files) > 0
+		if hasBoth && rule.x.at != rule.y.at {
 			s.rules[s.files[files[0]].pattern] = rule
 		}
 	}
@@ -144,10 +156,13 @@ func (s *fileSet) checkNames() {
 	for i := range s.files {
 		r := &s.files[i]
 		rule, hasRule := s.rules[r.pattern]
+		isBroken := hasRule && !(rule.x.fits(r) && rule.y.fits(r))
+
 		switch {
-		case hasRule && !(rule.x.fits(r) && rule.y.fits(r)):
+		case isBroken:
 			r.nameRank = nameContradicts
-			s.foundIn("name", int32(i), fmt.Sprintf("its lower left corner is at %.10g, %.10g", r.x, r.y))
+			detail := fmt.Sprintf("its lower left corner is at %.10g, %.10g", r.x, r.y)
+			s.foundIn("name", int32(i), detail)
 		case s.kinds[r.kind].isNameWrong:
 			r.nameRank = nameContradicts
 			s.foundIn("name", int32(i), "")
@@ -178,7 +193,8 @@ func (s *fileSet) usualCoordinate(files []int32, edge int) nameCoordinate {
 				}
 			}
 
-			if len(files) >= 4 && c.files*4 >= len(files)*3 {
+			isUsual := c.files*4 >= len(files)*3
+			if len(files) >= 4 && isUsual {
 				return c
 			}
 		}
@@ -205,7 +221,8 @@ func (rule nameRule) rename(name string, east, north float64) string {
 	first := numbers[rule.x.at]
 	second := numbers[rule.y.at]
 	if first.from > second.from {
-		first, second, x, y = second, first, y, x
+		first, second = second, first
+		x, y = y, x
 	}
 
 	return name[:first.from] + x + name[first.to:second.from] + y + name[second.to:]

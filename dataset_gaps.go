@@ -20,7 +20,8 @@ func (g *tileGrid) columnsAround() int64 {
 	crs, err := g.system()
 	turn := crs.projection.fullTurn()
 	columns := math.Round(turn / g.East)
-	if err != nil || math.Abs(columns*g.East-turn) > g.DX/2 {
+	isUneven := math.Abs(columns*g.East-turn) > g.DX/2
+	if err != nil || isUneven {
 		return 0
 	}
 	return int64(columns)
@@ -35,14 +36,18 @@ func (g *tileGrid) findGaps(runs []cellRun) (gaps []cellRun) {
 		return gapsOfParts(runs, 0)
 	}
 
-	return renumber(gapsOfParts(joinAround(runs, turn)), g.startOfTurn(runs, turn), turn)
+	gaps = gapsOfParts(joinAround(runs, turn))
+	return renumber(gaps, g.startOfTurn(runs, turn), turn)
 }
 
 // startOfTurn returns the first column of those that number the turn columns around the globe.
 func (g *tileGrid) startOfTurn(runs []cellRun, turn int64) int64 {
 	first, last := columnsOf(runs)
-	behind180 := int64(math.Floor(float64(turn)/2-g.X/g.East-0.5)) + 1
-	return max(last+1, min(first+turn, behind180)) - turn
+	lastBefore180 := math.Floor(float64(turn)/2 - g.X/g.East - 0.5)
+	behind180 := int64(lastBefore180) + 1
+
+	end := max(last+1, min(first+turn, behind180))
+	return end - turn
 }
 
 // gapsOfParts returns the gaps of each connected part of the tiles, so that a stray far away does
@@ -56,6 +61,7 @@ func gapsOfParts(runs []cellRun, around int64) (gaps []cellRun) {
 		gaps = append(gaps, gapsBetween(part, 0)...)
 	}
 
+	// A cell may be a gap of one part and have a tile of another.
 	slices.SortFunc(gaps, compareRuns)
 	return without(mergeRuns(gaps), runs)
 }
@@ -64,7 +70,8 @@ func gapsOfParts(runs []cellRun, around int64) (gaps []cellRun) {
 // most one tile in fifty. It is far if the distance is more than 20 cells and more than the length
 // of the large part. So islands near a coast are no strays.
 func strays(runs []cellRun) (far []cellRun) {
-	var small, large [][]cellRun
+	var small [][]cellRun
+	var large [][]cellRun
 	tiles := tilesIn(runs)
 	inLarge := int64(0)
 	for _, part := range partsOf(runs) {
@@ -76,6 +83,7 @@ func strays(runs []cellRun) (far []cellRun) {
 		}
 	}
 
+	// Without large parts that have nearly all tiles, no part is a stray.
 	if tiles < minLot || inLarge*10 < tiles*9 {
 		return nil
 	}
@@ -95,12 +103,22 @@ func strays(runs []cellRun) (far []cellRun) {
 
 // distance returns how many columns or rows lie between two parts, and how long the second part is.
 func distance(a, b []cellRun) (between, length int64) {
-	west, east := columnsOf(a)
-	from, to := columnsOf(b)
-	south := b[0].Row
-	north := b[len(b)-1].Row
-	between = max(west-to, from-east, a[0].Row-north, south-a[len(a)-1].Row)
-	return between, max(to-from, north-south)
+	westA, eastA := columnsOf(a)
+	southA := a[0].Row
+	northA := a[len(a)-1].Row
+
+	westB, eastB := columnsOf(b)
+	southB := b[0].Row
+	northB := b[len(b)-1].Row
+
+	between = max(
+		westA-eastB,
+		westB-eastA,
+		southA-northB,
+		southB-northA,
+	)
+	length = max(eastB-westB, northB-southB)
+	return between, length
 }
 
 // columnsOf returns the first and the last column of runs.
@@ -138,7 +156,28 @@ func (sets disjointSets) root(i int) int {
 func (sets disjointSets) join(i, j int) {
 	a := sets.root(i)
 	b := sets.root(j)
-	sets[max(a, b)] = min(a, b)
+	later := max(a, b)
+	sets[later] = min(a, b)
+}
+
+// joinRows makes one set of gaps of two rows that touch each other. The gaps of the first row begin
+// at above, those of the second at here; they are the last ones.
+func (sets disjointSets) joinRows(gaps []cellRun, above, here int) {
+	i := above
+	j := here
+	for i < here && j < len(gaps) {
+		touch := gaps[i].From <= gaps[j].To && gaps[j].From <= gaps[i].To
+		if touch {
+			sets.join(i, j)
+		}
+
+		// Go on behind the gap that ends first.
+		if gaps[i].To < gaps[j].To {
+			i++
+		} else {
+			j++
+		}
+	}
 }
 
 // partsOf returns the connected parts of the tiles, each with its runs in order. Tiles are
@@ -146,6 +185,8 @@ func (sets disjointSets) join(i, j int) {
 func partsOf(runs []cellRun) (parts [][]cellRun) {
 	const size = 3
 	type block struct{ row, column int64 }
+
+	// of returns the row or column of the block that holds a cell.
 	of := func(cell int64) int64 { return int64(math.Floor(float64(cell) / size)) }
 
 	partOf := map[block]int{} // 0: in no part yet
@@ -157,6 +198,8 @@ func partsOf(runs []cellRun) (parts [][]cellRun) {
 
 	for _, run := range runs {
 		first := block{of(run.Row), of(run.From)}
+
+		// A new part begins: mark all blocks that are connected to this one.
 		if partOf[first] == 0 {
 			parts = append(parts, nil)
 			for open := []block{first}; len(open) > 0; {
@@ -167,8 +210,10 @@ func partsOf(runs []cellRun) (parts [][]cellRun) {
 				}
 
 				partOf[at] = len(parts)
-				for i := range int64(9) {
-					open = append(open, block{at.row + i/3 - 1, at.column + i%3 - 1})
+				for i := range int64(9) { // the block, and the eight around it
+					row := at.row + i/3 - 1
+					column := at.column + i%3 - 1
+					open = append(open, block{row, column})
 				}
 			}
 		}
@@ -182,11 +227,17 @@ func partsOf(runs []cellRun) (parts [][]cellRun) {
 
 // without returns the cells of gaps that are in no run. Both are in order.
 func without(gaps, runs []cellRun) (left []cellRun) {
+	isBefore := func(run, gap cellRun) bool {
+		return run.Row < gap.Row || run.Row == gap.Row && run.To < gap.From
+	}
+
 	for _, gap := range gaps {
-		for len(runs) > 0 && (runs[0].Row < gap.Row || runs[0].Row == gap.Row && runs[0].To < gap.From) {
+		// Skip the runs that lie before this gap, and so before all later ones.
+		for len(runs) > 0 && isBefore(runs[0], gap) {
 			runs = runs[1:]
 		}
 
+		// Cut the gap at each run within it. What is left begins behind the run.
 		for _, run := range runs {
 			if run.Row != gap.Row || run.From > gap.To {
 				break
@@ -208,7 +259,9 @@ func without(gaps, runs []cellRun) (left []cellRun) {
 // mergeRuns joins runs that touch or overlap. They are in order.
 func mergeRuns(runs []cellRun) (merged []cellRun) {
 	for _, run := range runs {
-		if n := len(merged) - 1; n >= 0 && run.Row == merged[n].Row && run.From <= merged[n].To+1 {
+		n := len(merged) - 1
+		isNext := n >= 0 && run.Row == merged[n].Row && run.From <= merged[n].To+1
+		if isNext {
 			merged[n].To = max(merged[n].To, run.To)
 		} else {
 			merged = append(merged, run)
@@ -231,8 +284,8 @@ func gapsBetween(runs []cellRun, around int64) (enclosed []cellRun) {
 		return nil
 	}
 
+	// The rectangle, and the width of its border in the west and in the east.
 	west, east := columnsOf(runs)
-	tiles := tilesIn(runs)
 	border := int64(1)
 	if around > 0 {
 		east = west + around - 1
@@ -241,8 +294,11 @@ func gapsBetween(runs []cellRun, around int64) (enclosed []cellRun) {
 
 	first := runs[0].Row
 	last := runs[len(runs)-1].Row
-	full := float64(tiles) >= float64(east-west+1)*float64(last-first+1)*7/8
+	columns := float64(east - west + 1)
+	rows := float64(last - first + 1)
+	isFull := float64(tilesIn(runs)) >= columns*rows*7/8
 
+	// The first gap is the row below the rectangle.
 	gaps := []cellRun{{first - 1, west - border, east + border}}
 	sets := disjointSets{0}
 	add := func(row, from, to int64) {
@@ -252,8 +308,9 @@ func gapsBetween(runs []cellRun, around int64) (enclosed []cellRun) {
 
 	above := 0 // the first gap of the row before
 	for row := first; row <= last+1; row++ {
-		here := len(gaps)
-		at := west - border
+		// The gaps of this row are those between its tiles.
+		here := len(gaps)   // the first gap of this row
+		at := west - border // the first column that is not looked at yet
 		for ; len(runs) > 0 && runs[0].Row == row; runs = runs[1:] {
 			add(row, at, runs[0].From-1)
 			at = runs[0].To + 1
@@ -261,36 +318,33 @@ func gapsBetween(runs []cellRun, around int64) (enclosed []cellRun) {
 
 		add(row, at, east+border)
 
-		// Join the gaps that touch one of the row before.
-		for i, j := above, here; i < here && j < len(gaps); {
-			if gaps[i].From <= gaps[j].To && gaps[j].From <= gaps[i].To {
-				sets.join(i, j)
-			}
+		sets.joinRows(gaps, above, here)
 
-			if gaps[i].To < gaps[j].To {
-				i++
-			} else {
-				j++
-			}
-		}
-
+		// Around the globe, an empty row is outside. In any other, the first gap touches the last
+		// one, if neither is empty.
 		if around > 0 && at == west {
 			sets.join(0, here)
 		} else if around > 0 && gaps[here].To >= west && at <= east {
-			sets.join(here, len(gaps)-1) // the first and the last gap of the row touch around the globe
+			sets.join(here, len(gaps)-1)
 		}
-
 		above = here
 
+		// After an empty row, every row up to the next tile is outside.
 		isEmpty := at == west-border
-		if isEmpty && len(runs) > 0 && !full { // every row up to the next tile is outside
+		if isEmpty && len(runs) > 0 && !isFull {
 			row = runs[0].Row - 1
 		}
 	}
 
+	// What is not one set with the first gap is enclosed. The border does not count.
 	for i := 1; i < len(gaps)-1; i++ {
-		gap := cellRun{gaps[i].Row, max(gaps[i].From, west), min(gaps[i].To, east)}
-		if gap.From <= gap.To && (full || sets.root(i) != 0) {
+		gap := cellRun{
+			Row:  gaps[i].Row,
+			From: max(gaps[i].From, west),
+			To:   min(gaps[i].To, east),
+		}
+		isEnclosed := isFull || sets.root(i) != 0
+		if gap.From <= gap.To && isEnclosed {
 			enclosed = append(enclosed, gap)
 		}
 	}
@@ -300,7 +354,10 @@ func gapsBetween(runs []cellRun, around int64) (enclosed []cellRun) {
 
 // compareRuns orders runs by row and column.
 func compareRuns(a, b cellRun) int {
-	return cmp.Or(cmp.Compare(a.Row, b.Row), cmp.Compare(a.From, b.From))
+	return cmp.Or(
+		cmp.Compare(a.Row, b.Row),
+		cmp.Compare(a.From, b.From),
+	)
 }
 
 // renumber returns runs on a globe of turn columns with their columns counted from start, by row
@@ -308,10 +365,13 @@ func compareRuns(a, b cellRun) int {
 func renumber(runs []cellRun, start, turn int64) []cellRun {
 	var cut []cellRun
 	for _, run := range runs {
-		from := start + ((run.From-start)%turn+turn)%turn
+		offset := ((run.From-start)%turn + turn) % turn // from 0 to turn - 1
+		from := start + offset
 		to := from + min(run.To-run.From, turn-1)
-		cut = append(cut, cellRun{run.Row, from, min(to, start+turn-1)})
-		if to >= start+turn {
+		last := start + turn - 1
+
+		cut = append(cut, cellRun{run.Row, from, min(to, last)})
+		if to > last {
 			cut = append(cut, cellRun{run.Row, start, to - turn})
 		}
 	}
@@ -331,6 +391,7 @@ func joinAround(runs []cellRun, turn int64) (joined []cellRun, around int64) {
 
 	used := renumber(inOneRow, 0, turn)
 
+	// The gap before the first column begins after the last one, a turn before.
 	start := int64(0)
 	end := used[len(used)-1].To - turn
 	widest := int64(-1)
