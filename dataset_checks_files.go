@@ -124,8 +124,10 @@ func (s *fileSet) checkAttributes() {
 			continue
 		}
 
-		all := map[scope]map[string]int{} // counts of the dataset
+		// What the folders have, by their scopes without the folder.
+		all := map[scope]map[string]int{} // counts
 		usualOfAll := map[scope][]string{}
+
 		scopeOf := func(r *fileRecord, k *fileKind) (of scope) {
 			if sizes[r.folder] >= minLot {
 				of.folder = r.folder
@@ -201,11 +203,11 @@ func (s *fileSet) checkScope(a attribute, files []int32) (usual []string, counts
 		texts = append(texts, titleOfCode(value))
 	}
 
-	isUsual := " where " + strings.Join(texts, " or ") + " is usual"
+	comparison := " where " + strings.Join(texts, " or ") + " is usual"
 	for _, i := range files {
 		value := a.value(s.record(i))
 		if !slices.Contains(usual, value) {
-			s.foundIn(a.code, i, a.prefix+titleOfCode(value)+isUsual)
+			s.foundIn(a.code, i, a.prefix+titleOfCode(value)+comparison)
 		}
 	}
 

@@ -82,18 +82,9 @@ func (s *fileSet) readRows(ctx context.Context, q querier, datasetID int64) erro
 		ORDER BY path`
 
 	var f fileRow
-	columns := []any{
-		&f.id, &f.path, &f.size, &f.modified, &f.status, &f.format,
-		&f.crs, &f.definition, &f.vertical,
-		&f.sampleType, &f.nodata, &f.unit, &f.scale, &f.bands,
-		&f.hasBox,
-		&f.transform[0], &f.transform[1], &f.transform[3], &f.transform[4],
-		&f.box[0], &f.box[1], &f.box[2], &f.box[3],
-		&f.warnings, &f.nameWarnings, &f.areaWarnings,
-	}
 
 	rows, _ := q.Query(ctx, query, datasetID) // its error comes back from ForEachRow
-	_, err := pgx.ForEachRow(rows, columns, func() error {
+	_, err := pgx.ForEachRow(rows, f.columns(), func() error {
 		s.add(f)
 		return nil
 	})
@@ -102,6 +93,42 @@ func (s *fileSet) readRows(ctx context.Context, q querier, datasetID int64) erro
 	}
 
 	return nil
+}
+
+// columns returns the fields of a row that readRows sets, in the order of its query.
+func (f *fileRow) columns() []any {
+	return []any{
+		&f.id,
+		&f.path,
+		&f.size,
+		&f.modified,
+		&f.status,
+		&f.format,
+
+		&f.crs,
+		&f.definition,
+		&f.vertical,
+
+		&f.sampleType,
+		&f.nodata,
+		&f.unit,
+		&f.scale,
+		&f.bands,
+
+		&f.hasBox,
+		&f.transform[0],
+		&f.transform[1],
+		&f.transform[3],
+		&f.transform[4],
+		&f.box[0],
+		&f.box[1],
+		&f.box[2],
+		&f.box[3],
+
+		&f.warnings,
+		&f.nameWarnings,
+		&f.areaWarnings,
+	}
 }
 
 // compareBytes compares two files of a dataset, by their paths and their size. See comparison.
@@ -140,7 +167,6 @@ func (s *fileSet) compareCopies(ctx context.Context, q querier, compare compareB
 			left -= size
 			result, detail = compare(ctx, rows[file.id].Path, rows[other.id].Path, file.size)
 		}
-
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -213,6 +239,7 @@ func (s *fileSet) describe(code string, f flaw, rows map[int64]flawRow) findingF
 		return findingFile{Path: row.Path, Detail: f.detail}
 	}
 
+	// Without a detail, the row has the text: the reason, and the warnings that belong to the code.
 	var texts []string
 	if s.kinds[s.files[f.file].kind].status != fileStatusOK && code != "name" {
 		texts = append(texts, row.Reason)
@@ -221,7 +248,9 @@ func (s *fileSet) describe(code string, f flaw, rows map[int64]flawRow) findingF
 	for _, warning := range row.Warnings {
 		isAboutName := strings.HasPrefix(warning, aboutName)
 		isAboutArea := strings.HasPrefix(warning, aboutArea)
-		if isAboutName == (code == "name") && isAboutArea == (code == "outside_area") {
+		isNamed := code == "name"
+		isOutside := code == "outside_area"
+		if isAboutName == isNamed && isAboutArea == isOutside {
 			texts = append(texts, warning)
 		}
 	}
@@ -233,7 +262,11 @@ func (s *fileSet) describe(code string, f flaw, rows map[int64]flawRow) findingF
 // and says what is wrong with the file that has such a path.
 func (s *fileSet) nameMissing(ctx context.Context, q querier, datasetID int64) error {
 	const present = `
-		SELECT path, status, coalesce(crs, crs_name, '') AS crs, coalesce(abs(transform[5]), 0) AS pixel
+		SELECT
+			path,
+			status,
+			coalesce(crs, crs_name, '') AS crs,
+			coalesce(abs(transform[5]), 0) AS pixel
 		FROM elevation_dataset_file_meta
 		WHERE dataset_id = $1 AND path = ANY($2::text[])`
 
@@ -248,6 +281,7 @@ func (s *fileSet) nameMissing(ctx context.Context, q querier, datasetID int64) e
 		return err
 	}
 
+	// The names that the missing tiles should have.
 	var expected []string
 	for i, tile := range wanted {
 		r := s.files[tile.neighbour]
@@ -255,6 +289,7 @@ func (s *fileSet) nameMissing(ctx context.Context, q querier, datasetID int64) e
 		expected = append(expected, wanted[i].path)
 	}
 
+	// The files that have these names.
 	files, err := collect[presentFile](ctx, q, "look for missing tiles by name", present, datasetID, expected)
 	there := map[string]presentFile{}
 	for _, f := range files {
@@ -274,8 +309,10 @@ func (s *fileSet) nameMissing(ctx context.Context, q querier, datasetID int64) e
 
 // presentFile is a file that has the path of a missing tile.
 type presentFile struct {
-	Path, Status, CRS string
-	Pixel             float64
+	Path   string
+	Status string
+	CRS    string
+	Pixel  float64 // its height
 }
 
 // fault says why the file does not fill its cell.

@@ -61,9 +61,10 @@ func readExpectation(ctx context.Context, q querier, datasetID int64) (storedExp
 
 // updateExpectation answers PATCH /api/v1/datasets/{id}/expectation.
 func (a *analyzer) updateExpectation(w http.ResponseWriter, r *http.Request) error {
-	after, _, err := changeExpectation(r.Context(), a.core.db, actorOf(r), pathID(r, "id"), func(e *expectation) error {
+	decode := func(e *expectation) error {
 		return decodeJSON(r, e) // fields that are left out keep their values
-	})
+	}
+	after, _, err := changeExpectation(r.Context(), a.core.db, actorOf(r), pathID(r, "id"), decode)
 	wake(a.queued)
 	return writeEntity(w, after, "", err)
 }
@@ -89,11 +90,11 @@ func changeExpectation(ctx context.Context, db *pgxpool.Pool, by actor, datasetI
 		if err := change(&after.expectation); err != nil {
 			return nil, nil, err
 		}
-
 		if err := after.check(); err != nil {
 			return nil, nil, err
 		}
 
+		// Nothing has changed, but the last checks may have seen another expectation.
 		if tagOf(after.expectation) == former {
 			analysisID, err = queueChecks(ctx, tx, by.name, d.ID)
 			return nil, nil, err
@@ -131,8 +132,20 @@ func (e expectation) audited() map[string]any {
 // the last checks have seen the present expectation.
 func queueChecks(ctx context.Context, tx pgx.Tx, by string, datasetID int64) (int64, error) {
 	const query = `
-		INSERT INTO analyses (dataset_id, force, requested_by, step, checks_only, total)
-		SELECT $1::bigint, false, $2, 'check', true,
+		INSERT INTO analyses (
+			dataset_id,
+			force,
+			requested_by,
+			step,
+			checks_only,
+			total
+		)
+		SELECT
+			$1::bigint,
+			false,
+			$2,
+			'check',
+			true,
 			(SELECT count(*) FROM elevation_dataset_file_meta WHERE dataset_id = $1)
 		WHERE EXISTS (SELECT FROM analyses WHERE dataset_id = $1 AND state = 'succeeded')
 			AND NOT EXISTS (SELECT FROM analyses WHERE dataset_id = $1 AND finished_at IS NULL)
@@ -148,17 +161,33 @@ func queueChecks(ctx context.Context, tx pgx.Tx, by string, datasetID int64) (in
 // have them, and the boundary as a MultiPolygon.
 func (e *expectation) check() error {
 	var v invalid
-	texts := [...]*string{&e.CRS, &e.VerticalCRS, &e.SampleType, &e.Nodata, &e.Name}
-	for i, field := range [len(texts)]string{"crs", "vertical_crs", "sample_type", "nodata", "name"} {
+
+	texts := [...]*string{
+		&e.CRS,
+		&e.VerticalCRS,
+		&e.SampleType,
+		&e.Nodata,
+		&e.Name,
+	}
+	fields := [len(texts)]string{
+		"crs",
+		"vertical_crs",
+		"sample_type",
+		"nodata",
+		"name",
+	}
+	for i, field := range fields {
 		v.check(isLine(*texts[i], 0, 200), field, "malformed", "must be one line of at most 200 characters")
 	}
 
 	isBraced := !strings.ContainsAny(nameParts().ReplaceAllString(e.Name, ""), "{}/")
 	v.check(isBraced, "name", "malformed", "must be the name of a file without folders, in which braces come in pairs")
 
+	// An empty size is not specified.
 	for i, size := range [...]*string{&e.Width, &e.Height} {
+		field := [...]string{"width", "height"}[i]
 		n, err := strconv.ParseInt(cmp.Or(*size, "1"), 10, 32)
-		v.check(err == nil && n > 0, [...]string{"width", "height"}[i], "malformed", "must be a number of pixels")
+		v.check(err == nil && n > 0, field, "malformed", "must be a number of pixels")
 		if *size != "" {
 			*size = strconv.FormatInt(n, 10)
 		}
@@ -179,13 +208,15 @@ func (e *expectation) check() error {
 	e.VerticalCRS = plainCode(e.VerticalCRS)
 	e.SampleType = strings.ToLower(e.SampleType)
 
+	// A posting is one number or two.
 	sizes := strings.FieldsFunc(e.Posting, func(r rune) bool { return strings.ContainsRune(" x×", r) })
 	e.Posting = ""
 	if len(sizes) > 0 {
 		width, errWidth := strconv.ParseFloat(sizes[0], 64)
 		height, errHeight := strconv.ParseFloat(sizes[len(sizes)-1], 64)
-		isSize := errors.Join(errWidth, errHeight) == nil && min(width, height) > 0 && max(width, height) < 1e9
-		v.check(isSize && len(sizes) <= 2, "posting", "malformed",
+		areNumbers := errors.Join(errWidth, errHeight) == nil
+		isInRange := min(width, height) > 0 && max(width, height) < 1e9
+		v.check(areNumbers && isInRange && len(sizes) <= 2, "posting", "malformed",
 			"must be a size in the unit of the CRS, or a width × a height")
 		e.Posting = posting(width, height)
 	}
@@ -194,7 +225,11 @@ func (e *expectation) check() error {
 		boundary, ok := readBoundary(*e.Boundary)
 		v.check(ok, "boundary", "malformed", "must be a GeoJSON Polygon or MultiPolygon, or features with these, "+
 			"of at most 20,000 corners, within ±180° and ±90°")
-		text, _ := json.Marshal(map[string]any{"type": "MultiPolygon", "coordinates": boundary}) // never fails
+
+		text, _ := json.Marshal(map[string]any{ // never fails
+			"type":        "MultiPolygon",
+			"coordinates": boundary,
+		})
 		e.Boundary = (*json.RawMessage)(&text)
 	}
 
@@ -272,7 +307,11 @@ func (line specifiedLine) value(r *fileRecord, k *fileKind) string {
 func isSameNumber(a, b string) bool {
 	x, errX := strconv.ParseFloat(a, 64)
 	y, errY := strconv.ParseFloat(b, 64)
-	return errX == nil && errY == nil && (x == y || x != x && y != y)
+	if errX != nil || errY != nil {
+		return false
+	}
+	areNaN := x != x && y != y
+	return x == y || areNaN
 }
 
 // specifies reports whether a line of that name is specified.
@@ -322,17 +361,18 @@ func (s *fileSet) checkExpected(ctx context.Context) error {
 		if !isRaster {
 			continue
 		}
-
 		files++
 
 		var texts []string
 		for n, line := range specified {
-			if value := line.value(r, k); value != "" && value != line.want {
-				others[n]++
-				value := titleOfCode(value)
-				want := titleOfCode(line.want)
-				texts = append(texts, fmt.Sprintf("%s %s, not %s", line.name, value, want))
+			value := line.value(r, k)
+			if value == "" || value == line.want {
+				continue
 			}
+
+			others[n]++
+			text := fmt.Sprintf("%s %s, not %s", line.name, titleOfCode(value), titleOfCode(line.want))
+			texts = append(texts, text)
 		}
 
 		if texts != nil {
@@ -341,8 +381,12 @@ func (s *fileSet) checkExpected(ctx context.Context) error {
 	}
 
 	for n, line := range specified {
-		detail := fmt.Sprintf("%d of %s differ", others[n], plural(files, "file"))
-		s.lines = append(s.lines, expectedLine{line.name, titleOfCode(line.want), others[n] == 0 && files > 0, detail})
+		s.lines = append(s.lines, expectedLine{
+			Name:     line.name,
+			Expected: titleOfCode(line.want),
+			Passed:   others[n] == 0 && files > 0,
+			Detail:   fmt.Sprintf("%d of %s differ", others[n], plural(files, "file")),
+		})
 	}
 
 	return s.checkBoundary(ctx)
@@ -356,10 +400,18 @@ func (s *fileSet) checkBoundary(ctx context.Context) error {
 	}
 
 	boundary, _ := readBoundary(*s.expected.Boundary)
-	line := expectedLine{Name: "boundary", Expected: "100 % covered", Detail: "the tiles form no grid"}
+	line := expectedLine{
+		Name:     "boundary",
+		Expected: "100 % covered",
+		Detail:   "the tiles form no grid",
+	}
 	isCompared := false
 
-	hasCRS := func(g tileGrid) bool { return g.isRegular && (s.expected.CRS == "" || s.expected.CRS == g.CRS) }
+	// The grids are sorted, so that the first one that fits is the largest.
+	hasCRS := func(g tileGrid) bool {
+		isSpecified := s.expected.CRS == "" || s.expected.CRS == g.CRS
+		return g.isRegular && isSpecified
+	}
 	at := slices.IndexFunc(s.grids, func(g tileGrid) bool {
 		return hasCRS(g) && s.expected.Posting == posting(g.DX, g.DY)
 	})

@@ -31,7 +31,11 @@ const (
 )
 
 // Severities of findings.
-const severe, warning, note = "error", "warning", "note"
+const (
+	severe  = "error"
+	warning = "warning"
+	note    = "note"
+)
 
 // findingKinds returns the kinds of findings, the worst first.
 func findingKinds() []findingKind {
@@ -91,7 +95,13 @@ type acceptedFinding struct {
 }
 
 // acceptedColumns are the columns of an accepted finding.
-const acceptedColumns = `id, code, path, note, accepted_by, accepted_at`
+const acceptedColumns = `
+	id,
+	code,
+	path,
+	note,
+	accepted_by,
+	accepted_at`
 
 // listFindings answers GET /api/v1/datasets/{id}/findings/{code}: the findings of a kind that
 // nobody has accepted, by path, at most maxFlaws.
@@ -113,24 +123,33 @@ func (c *catalogue) listFindings(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	return writeList(c.core, w, r, []string{""}, func(after []string, limit int) ([]findingFile, error) {
+	page := func(after []string, limit int) ([]findingFile, error) {
 		return collect[findingFile](r.Context(), c.core.db, "list findings", query, d.ID, code, after[0], limit)
-	}, func(f findingFile) []string { return []string{f.Path} })
+	}
+	key := func(f findingFile) []string { return []string{f.Path} }
+	return writeList(c.core, w, r, []string{""}, page, key)
 }
 
 // getFindingsTable answers GET /api/v1/datasets/{id}/findings.csv with the findings of all kinds,
 // at most maxFlaws of each, for spreadsheets.
 func (c *catalogue) getFindingsTable(w http.ResponseWriter, r *http.Request) error {
 	const query = `
-		SELECT code, path, detail, first_seen, is_accepted
+		SELECT
+			code,
+			path,
+			detail,
+			first_seen,
+			is_accepted
 		FROM dataset_findings
 		WHERE dataset_id = $1
 		ORDER BY code, path`
 
 	type row struct {
-		Code, Path, Detail string
-		FirstSeen          int64
-		IsAccepted         bool
+		Code       string
+		Path       string
+		Detail     string
+		FirstSeen  int64
+		IsAccepted bool
 	}
 
 	d, err := c.pathDataset(r)
@@ -145,10 +164,23 @@ func (c *catalogue) getFindingsTable(w http.ResponseWriter, r *http.Request) err
 
 	return writeStream(w, r, "text/csv; charset=utf-8", func(out io.Writer) error {
 		table := csv.NewWriter(out)
-		table.Write([]string{"code", "severity", "path", "detail", "first_seen", "accepted"})
+		table.Write([]string{
+			"code",
+			"severity",
+			"path",
+			"detail",
+			"first_seen",
+			"accepted",
+		})
 		for _, f := range rows {
-			table.Write([]string{f.Code, severityOf(f.Code), harmlessCell(f.Path), harmlessCell(f.Detail),
-				csvCell(&f.FirstSeen), csvCell(&f.IsAccepted)})
+			table.Write([]string{
+				f.Code,
+				severityOf(f.Code),
+				harmlessCell(f.Path),
+				harmlessCell(f.Detail),
+				csvCell(&f.FirstSeen),
+				csvCell(&f.IsAccepted),
+			})
 		}
 
 		table.Flush()
@@ -170,9 +202,11 @@ func (c *catalogue) listAccepted(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	return writeList(c.core, w, r, []string{"0"}, func(after []string, limit int) ([]acceptedFinding, error) {
+	page := func(after []string, limit int) ([]acceptedFinding, error) {
 		return collect[acceptedFinding](r.Context(), c.core.db, "list accepted findings", query, d.ID, after[0], limit)
-	}, func(a acceptedFinding) []string { return []string{strconv.FormatInt(a.ID, 10)} })
+	}
+	key := func(a acceptedFinding) []string { return []string{strconv.FormatInt(a.ID, 10)} }
+	return writeList(c.core, w, r, []string{"0"}, page, key)
 }
 
 // acceptRequest is the body of POST /api/v1/datasets/{id}/accepted-findings.
@@ -185,15 +219,23 @@ type acceptRequest struct {
 // acceptFinding answers POST /api/v1/datasets/{id}/accepted-findings. It accepts findings also to
 // come: all whose path matches the given one (see flagAccepted), or all of the code.
 func (c *catalogue) acceptFinding(w http.ResponseWriter, r *http.Request, in acceptRequest) error {
-	const (
-		isKnown = `
-		SELECT EXISTS (SELECT FROM elevation_dataset_file_meta WHERE dataset_id = $1 AND path = $2)
-			OR EXISTS (SELECT FROM dataset_findings WHERE dataset_id = $1 AND code = $3 AND path = $2)`
-		query = `
-		INSERT INTO accepted_findings (dataset_id, code, path, note, accepted_by)
+	const isKnown = `
+		SELECT EXISTS (
+			SELECT FROM elevation_dataset_file_meta WHERE dataset_id = $1 AND path = $2
+		) OR EXISTS (
+			SELECT FROM dataset_findings WHERE dataset_id = $1 AND code = $3 AND path = $2
+		)`
+
+	const query = `
+		INSERT INTO accepted_findings (
+			dataset_id,
+			code,
+			path,
+			note,
+			accepted_by
+		)
 		VALUES ($1, $2, $3, $4, $5)
 		RETURNING ` + acceptedColumns
-	)
 
 	var v invalid
 	v.check(kindOf(in.Code) >= 0, "code", "unknown", "must be the code of a finding")
@@ -205,9 +247,11 @@ func (c *catalogue) acceptFinding(w http.ResponseWriter, r *http.Request, in acc
 		return err
 	}
 
-	ctx := r.Context()
+	// A path of one file must be known.
 	isFileCode := in.Code != findingMissing && in.Code != findingMixed
 	isFile := isFileCode && in.Path != nil && !isFindingPattern(*in.Path)
+
+	ctx := r.Context()
 	var accepted acceptedFinding
 	err := c.changeDataset(r, "finding.accept", func(tx pgx.Tx, d dataset) (_, _ any, err error) {
 		if isFile {
@@ -243,8 +287,9 @@ func isFindingPath(path string) bool {
 // isFindingPattern reports whether an accepted path stands for several findings, as flagAccepted
 // has it.
 func isFindingPattern(path string) bool {
+	isFolder := strings.HasSuffix(path, "/")
 	asterisks := strings.Count(path, "*")
-	return strings.HasSuffix(path, "/") || asterisks >= 1 && asterisks <= 4
+	return isFolder || asterisks >= 1 && asterisks <= 4
 }
 
 // reopenFinding answers DELETE /api/v1/datasets/{id}/accepted-findings/{accepted}. The report then
@@ -255,13 +300,16 @@ func (c *catalogue) reopenFinding(w http.ResponseWriter, r *http.Request) error 
 		WHERE dataset_id = $1 AND id = $2
 		RETURNING ` + acceptedColumns
 
-	return writeDone(w, c.changeDataset(r, "finding.reopen", func(tx pgx.Tx, d dataset) (_, _ any, err error) {
+	err := c.changeDataset(r, "finding.reopen", func(tx pgx.Tx, d dataset) (_, _ any, err error) {
 		id := pathID(r, "accepted")
 		was, err := collectOne[acceptedFinding](r.Context(), tx, notFound("accepted finding", id),
 			"reopen a finding", query, d.ID, id)
 		if err != nil {
 			return nil, nil, err
 		}
+
 		return was, nil, flagAccepted(r.Context(), tx, d.ID)
-	}))
+	})
+
+	return writeDone(w, err)
 }
