@@ -30,15 +30,25 @@ func readGeometry(text string, most int) (parameter, value string, a area, ok bo
 		Type        string          `json:"type"`
 		Coordinates json.RawMessage `json:"coordinates"`
 	}
-	var point []float64
-	polygons := make([][][][]float64, 1)
-	err := json.Unmarshal([]byte(text), &g)
-	into := map[string]any{"Point": &point, "Polygon": &polygons[0], "MultiPolygon": &polygons}[g.Type]
-	if err != nil || into == nil || json.Unmarshal(g.Coordinates, into) != nil {
+	if err := json.Unmarshal([]byte(text), &g); err != nil {
 		return "", "", nil, false
 	}
+
+	var point []float64
+	polygons := make([][][][]float64, 1)
+	targets := map[string]any{
+		"Point":        &point,
+		"Polygon":      &polygons[0],
+		"MultiPolygon": &polygons,
+	}
+	into := targets[g.Type]
+	if into == nil || json.Unmarshal(g.Coordinates, into) != nil {
+		return "", "", nil, false
+	}
+
 	if g.Type == "Point" && len(point) >= 2 { // it may have a height
-		return "point", fmt.Sprintf("%v,%v", point[0], point[1]), nil, true
+		value = fmt.Sprintf("%v,%v", point[0], point[1])
+		return "point", value, nil, true
 	}
 
 	ok = len(polygons) > 0
@@ -50,23 +60,31 @@ func readGeometry(text string, most int) (parameter, value string, a area, ok bo
 		ok = ok && len(polygon) > 0
 		var rings [][]position
 		around := emptyRange()
+
 		for _, ring := range polygon {
 			var positions []position
 			for _, p := range ring {
-				p = append(p, math.NaN(), math.NaN()) // a missing coordinate becomes NaN, which is refused below
-				positions = append(positions, position{p[0], p[1]})
-				around.add(position{p[0], p[1]})
+				// A missing coordinate becomes NaN, which is refused below.
+				p = append(p, math.NaN(), math.NaN())
+				corner := position{p[0], p[1]}
+				positions = append(positions, corner)
+				around.add(corner)
 			}
 
 			n := len(positions)
 			corners += n
 			isClosed := n >= 4 && positions[0] == positions[n-1]
-			ok = ok && isClosed && !math.IsNaN(around.west+around.south)
+			isComplete := !math.IsNaN(around.west + around.south)
+			ok = ok && isClosed && isComplete
 			rings = append(rings, positions)
 		}
 		a = append(a, rings)
 
-		for _, corner := range [...]position{{around.west, around.south}, {around.east, around.north}} {
+		outermost := [...]position{
+			{around.west, around.south},
+			{around.east, around.north},
+		}
+		for _, corner := range outermost {
 			box.add(corner)
 			if around.west < 0 {
 				corner[0] += 360
@@ -75,10 +93,18 @@ func readGeometry(text string, most int) (parameter, value string, a area, ok bo
 		}
 	}
 
-	if box.west >= -180 && box.east <= 180 { // else the box is refused as it is
+	// A box that lies beyond ±180° is refused as it is.
+	if box.west >= -180 && box.east <= 180 {
 		box.west, box.east = narrowerRange(box.west, box.east, turned.west, turned.east)
 	}
-	return "bbox", fmt.Sprintf("%v,%v,%v,%v", box.west, box.south, box.east, box.north), a, ok && corners <= most
+	value = fmt.Sprintf(
+		"%v,%v,%v,%v",
+		box.west,
+		box.south,
+		box.east,
+		box.north,
+	)
+	return "bbox", value, a, ok && corners <= most
 }
 
 // narrowerRange returns the narrower of two ranges of longitudes around the same boxes, within
@@ -86,7 +112,8 @@ func readGeometry(text string, most int) (parameter, value string, a area, ok bo
 // of 0° lie a turn further east, so that boxes on both sides of 180° do not span the globe.
 func narrowerRange(west, east, turnedWest, turnedEast float64) (float64, float64) {
 	if turnedEast-turnedWest < east-west {
-		west, east = turnedWest, turnedEast
+		west = turnedWest
+		east = turnedEast
 	}
 	return normalizeLongitudes(west, east)
 }
@@ -95,8 +122,14 @@ func narrowerRange(west, east, turnedWest, turnedEast float64) (float64, float64
 // edge of the other, or one of them lies inside the other.
 func (a area) meets(footprint multiPolygon) bool {
 	for _, part := range footprint {
+		ring := part[0]
 		for _, polygon := range a {
-			if edgesMeet(polygon, part[0]) || isInside(part[0][0], polygon) || isInside(polygon[0][0], part[:]) {
+			if edgesMeet(polygon, ring) {
+				return true
+			}
+
+			// Without a common edge, one corner tells whether the other lies around it.
+			if isInside(ring[0], polygon) || isInside(polygon[0][0], part[:]) {
 				return true
 			}
 		}
@@ -106,7 +139,12 @@ func (a area) meets(footprint multiPolygon) bool {
 
 // meetsFile reports whether the area and the footprint of a file with a box have a point in common.
 func (a area) meetsFile(m extent) bool {
-	box := degreesRange{m.BBox[0], m.BBox[1], m.BBox[2], m.BBox[3]}
+	box := degreesRange{
+		west:  m.BBox[0],
+		south: m.BBox[1],
+		east:  m.BBox[2],
+		north: m.BBox[3],
+	}
 	crossesAntimeridian := box.west > box.east
 	if crossesAntimeridian || a.hasEdgeNear(box) {
 		return a.meets(m.footprint())
@@ -114,7 +152,10 @@ func (a area) meetsFile(m extent) bool {
 
 	// The whole box, and so the footprint, lies inside of a polygon or outside of all.
 	corner := position{box.west, box.south}
-	return slices.ContainsFunc(a, func(polygon [][]position) bool { return isInside(corner, polygon) })
+	holdsCorner := func(polygon [][]position) bool {
+		return isInside(corner, polygon)
+	}
+	return slices.ContainsFunc(a, holdsCorner)
 }
 
 // hasEdgeNear reports whether the box around an edge of the area meets a range.
@@ -133,16 +174,23 @@ func (a area) hasEdgeNear(r degreesRange) bool {
 
 // isApart reports whether the box around the edge from p to q does not meet the range.
 func (r degreesRange) isApart(p, q position) bool {
-	return max(p[0], q[0]) < r.west || min(p[0], q[0]) > r.east ||
-		max(p[1], q[1]) < r.south || min(p[1], q[1]) > r.north
+	if max(p[0], q[0]) < r.west || min(p[0], q[0]) > r.east {
+		return true
+	}
+	return max(p[1], q[1]) < r.south || min(p[1], q[1]) > r.north
 }
 
 // findInArea returns up to limit files after the keys in after whose footprints meet the filter's
-// area. It compares up to maxHits files of the area's box, or as many times that as it needs to
-// find one: some clients take an empty page for the last. next are the keys after which a further
-// search goes on, or nil if there are no more files.
-func findInArea(ctx context.Context, q querier, f fileFilter, after []string, limit int) (
-	found []datasetFile, next []string, err error) {
+// area. It compares batches of maxHits files of the area's box until a batch has such a file: some
+// clients take an empty page for the last one. next are the keys after which a further search goes
+// on, or nil if there are no more files.
+func findInArea(
+	ctx context.Context,
+	q querier,
+	f fileFilter,
+	after []string,
+	limit int,
+) (found []datasetFile, next []string, err error) {
 	for len(found) == 0 {
 		candidates, err := listFiles(ctx, q, f, after, maxHits)
 		if err != nil {
@@ -153,6 +201,7 @@ func findInArea(ctx context.Context, q querier, f fileFilter, after []string, li
 			if ctx.Err() != nil {
 				return nil, nil, ctx.Err()
 			}
+
 			if len(found) == limit {
 				return found, f.key(found[limit-1]), nil
 			}
@@ -171,9 +220,11 @@ func findInArea(ctx context.Context, q querier, f fileFilter, after []string, li
 
 // edgesMeet reports whether an edge of a polygon meets an edge of a ring.
 func edgesMeet(polygon [][]position, ring []position) bool {
-	side := func(p, q, of position) float64 { // of the line from p to q: its sign
+	// The sign of side is the side of the line from p to q on which of lies.
+	side := func(p, q, of position) float64 {
 		return (q[0]-p[0])*(of[1]-p[1]) - (q[1]-p[1])*(of[0]-p[0])
 	}
+
 	around := emptyRange()
 	for _, p := range ring {
 		around.add(p)
@@ -189,11 +240,17 @@ func edgesMeet(polygon [][]position, ring []position) bool {
 			edge := emptyRange()
 			edge.add(p)
 			edge.add(q)
+
 			for j, a := range ring[1:] {
 				b := ring[j]
-				isNear := !edge.isApart(a, b)
-				isCrossed := side(p, q, a)*side(p, q, b) <= 0 && side(a, b, p)*side(a, b, q) <= 0
-				if isNear && isCrossed {
+				if edge.isApart(a, b) {
+					continue
+				}
+
+				// Each edge has its ends on both sides of the other.
+				dividesRing := side(p, q, a)*side(p, q, b) <= 0
+				dividesPolygon := side(a, b, p)*side(a, b, q) <= 0
+				if dividesRing && dividesPolygon {
 					return true
 				}
 			}
@@ -209,7 +266,12 @@ func isInside(p position, polygon [][]position) (inside bool) {
 		for i, b := range ring[1:] {
 			a := ring[i]
 			crossesLatitude := (a[1] > p[1]) != (b[1] > p[1])
-			if crossesLatitude && p[0] < a[0]+(p[1]-a[1])/(b[1]-a[1])*(b[0]-a[0]) {
+			if !crossesLatitude {
+				continue
+			}
+
+			crossing := a[0] + (p[1]-a[1])/(b[1]-a[1])*(b[0]-a[0]) // a longitude
+			if p[0] < crossing {
 				inside = !inside
 			}
 		}

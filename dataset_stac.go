@@ -34,7 +34,11 @@ type object = map[string]any
 
 // stacLink returns a link (RFC 8288).
 func stacLink(rel, href, mediaType string) object {
-	return object{"rel": rel, "href": href, "type": mediaType}
+	return object{
+		"rel":  rel,
+		"href": href,
+		"type": mediaType,
+	}
 }
 
 // stacConformance returns the conformance classes of the tree.
@@ -77,6 +81,7 @@ func (c *catalogue) getSTAC(w http.ResponseWriter, r *http.Request) error {
 		child["title"] = d.Name
 		links = append(links, child)
 	}
+
 	return writeJSON(w, http.StatusOK, object{
 		"type":         "Catalog",
 		"stac_version": "1.0.0",
@@ -109,17 +114,22 @@ func (c *catalogue) listCollections(w http.ResponseWriter, r *http.Request) erro
 	if err != nil {
 		return err
 	}
+
 	root := c.core.baseURL(r) + stacPath
 	collections := []object{}
 	for _, collection := range found {
 		collections = append(collections, collection.object(root))
 	}
+
 	links := []object{
 		stacLink("self", root+"/collections", typeJSON),
 		stacLink("root", root, typeJSON),
 		stacLink("parent", root, typeJSON),
 	}
-	return writeJSON(w, http.StatusOK, object{"collections": collections, "links": links})
+	return writeJSON(w, http.StatusOK, object{
+		"collections": collections,
+		"links":       links,
+	})
 }
 
 // getCollection answers GET /api/v1/stac/collections/{id}.
@@ -132,7 +142,9 @@ func (c *catalogue) getCollection(w http.ResponseWriter, r *http.Request) error 
 	if len(found) == 0 {
 		return notFound("collection", id)
 	}
-	return writeJSON(w, http.StatusOK, found[0].object(c.core.baseURL(r)+stacPath))
+
+	root := c.core.baseURL(r) + stacPath
+	return writeJSON(w, http.StatusOK, found[0].object(root))
 }
 
 // stacCollection is a dataset with a summary of its files that have an extent.
@@ -181,7 +193,11 @@ func listCollections(ctx context.Context, q querier, id *int64) ([]stacCollectio
 		WHERE ($1::bigint IS NULL OR id = $1)
 		GROUP BY id
 		ORDER BY name`
-	return collect[stacCollection](ctx, q, "list collections", query, pgx.QueryExecModeCacheDescribe, id)
+
+	return collect[stacCollection](
+		ctx, q, "list collections",
+		query, pgx.QueryExecModeCacheDescribe, id,
+	)
 }
 
 // object returns the collection in JSON. Without files its box is the globe.
@@ -194,12 +210,20 @@ func (c stacCollection) object(root string) object {
 		summaries["format"] = c.Formats
 	}
 	if c.Finest != nil {
-		summaries["gsd"] = object{"minimum": c.Finest, "maximum": c.Coarsest}
+		summaries["gsd"] = object{
+			"minimum": c.Finest,
+			"maximum": c.Coarsest,
+		}
 	}
 
 	box := c.bounds()
 	if box == nil {
-		box = []float64{-180, -90, 180, 90}
+		box = []float64{
+			-180,
+			-90,
+			180,
+			90,
+		}
 	}
 
 	url := collectionURL(root, c.ID)
@@ -217,8 +241,11 @@ func (c stacCollection) object(root string) object {
 			"spatial":  object{"bbox": [][]float64{box}},
 			"temporal": object{"interval": [][]*fileTime{{c.First, c.Last}}},
 		},
-		"summaries":   summaries,
-		"item_assets": object{"data": object{"title": "The file", "roles": []string{"data"}}},
+		"summaries": summaries,
+		"item_assets": object{"data": object{
+			"title": "The file",
+			"roles": []string{"data"},
+		}},
 		"links": []object{
 			stacLink("self", url, typeJSON),
 			stacLink("root", root, typeJSON),

@@ -26,6 +26,7 @@ func itemOf(f datasetFile, base string) object {
 	root := base + stacPath
 	id := strconv.FormatInt(f.ID, 10)
 	collection := collectionURL(root, f.DatasetID)
+
 	properties := object{
 		"title":        f.Path,
 		"datetime":     f.ModifiedAt,
@@ -38,11 +39,13 @@ func itemOf(f datasetFile, base string) object {
 		"warnings":     strings.Join(f.Warnings, "; "),
 	}
 	if f.CRS != nil {
-		properties["proj:epsg"] = json.Number(strings.TrimPrefix(*f.CRS, "EPSG:")) // a row has no other text
+		code := strings.TrimPrefix(*f.CRS, "EPSG:") // a row has no other text
+		properties["proj:epsg"] = json.Number(code)
 	}
 	if f.ResolutionM != nil {
 		properties["gsd"] = f.ResolutionM
 	}
+
 	hasSize := f.Width != nil && f.Height != nil
 	if hasSize && f.Transform != nil && f.NativeBBox != nil {
 		properties["proj:transform"] = f.Transform
@@ -100,7 +103,8 @@ func writeGeoJSON(w http.ResponseWriter, v any) error {
 func readSearch(r *http.Request) (query url.Values, body map[string]json.RawMessage, err error) {
 	// A body or an area is read, and compared with files, on a core of the request's own.
 	if r.Method == http.MethodPost || r.URL.Query().Has("intersects") {
-		if err := callerOf(r).slots.acquire(r.Context(), heavy); err != nil {
+		err := callerOf(r).slots.acquire(r.Context(), heavy)
+		if err != nil {
 			return nil, nil, err
 		}
 	}
@@ -112,16 +116,18 @@ func readSearch(r *http.Request) (query url.Values, body map[string]json.RawMess
 		return nil, nil, err
 	}
 
+	// Write each field as the parameter of a GET.
+	known := strings.Fields(itemFilters + " collections")
 	query = url.Values{}
 	for name, value := range body {
-		if !slices.Contains(strings.Fields(itemFilters+" collections"), name) {
+		if !slices.Contains(known, name) {
 			return nil, nil, malformed("unknown_field", "There is no field %.64q.", name)
 		}
 		if string(value) == "null" {
 			continue
 		}
 
-		// It was JSON, so that there is no error.
+		// The value has been decoded from JSON, so that Unmarshal returns no error.
 		text := string(value)
 		switch value[0] {
 		case '"':
@@ -129,15 +135,17 @@ func readSearch(r *http.Request) (query url.Values, body map[string]json.RawMess
 		case '[':
 			var items []json.RawMessage
 			json.Unmarshal(value, &items)
-			if len(items) == 0 { // as if it were not there
+			if len(items) == 0 { // an empty list selects all, like a missing one
 				continue
 			}
+
 			var texts []string
 			for _, item := range items {
 				texts = append(texts, strings.Trim(string(item), `"`))
 			}
 			text = strings.Join(texts, ",")
 		}
+
 		if strings.ContainsRune(text, 0) {
 			return nil, nil, malformed("malformed_json", "The field %.64q is not text.", name)
 		}
@@ -162,12 +170,12 @@ func (c *catalogue) searchItems(w http.ResponseWriter, r *http.Request) error {
 
 	f, err := readItemFilter(query)
 	if err != nil {
-		if p, ok := errors.AsType[*problem](err); ok { // OGC API Features, section 7.5.1: always 400
-			p.status = http.StatusBadRequest
+		p, isProblem := errors.AsType[*problem](err)
+		if isProblem {
+			p.status = http.StatusBadRequest // always (OGC API Features, section 7.5.1)
 		}
 		return err
 	}
-
 	if r.PathValue("id") != "" {
 		d, err := c.pathDataset(r)
 		if err != nil {
@@ -181,15 +189,11 @@ func (c *catalogue) searchItems(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	// For the next page, a client may write the geometry in another way.
-	selection := maps.Clone(query)
-	for _, name := range []string{"cursor", "limit", "intersects"} {
-		selection.Del(name)
-	}
-	scope := r.URL.Path + "?" + selection.Encode()
+	scope := searchScope(r.URL.Path, query)
 	after := firstFile()
 	if cursor := query.Get("cursor"); cursor != "" {
-		if after, err = c.core.keys.Load().verifyCursor(scope, cursor); err != nil || len(after) != len(firstFile()) {
+		after, err = c.core.keys.Load().verifyCursor(scope, cursor)
+		if err != nil || len(after) != len(firstFile()) {
 			return malformed("invalid_cursor", "The cursor is not one of this search.")
 		}
 	}
@@ -199,15 +203,17 @@ func (c *catalogue) searchItems(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
+	// numberMatched must be exact, or missing. For an area, every file would have to be compared.
 	answer := object{"type": "FeatureCollection"}
-	if next == nil && !query.Has("cursor") {
+	isAll := next == nil && !query.Has("cursor")
+	if isAll {
 		answer["numberMatched"] = len(files)
-	} else if f.area == nil { // to count for an area is to compare every file
+	} else if f.area == nil {
 		total, err := countFiles(r.Context(), c.core.db, f)
 		if err != nil {
 			return err
 		}
-		if !total.TotalIsEstimate { // numberMatched must be exact, or missing
+		if !total.TotalIsEstimate {
 			answer["numberMatched"] = total.Total
 		}
 	}
@@ -218,11 +224,13 @@ func (c *catalogue) searchItems(w http.ResponseWriter, r *http.Request) error {
 		stacLink("root", base+stacPath, typeJSON),
 	}
 	if f.datasetID != nil {
-		links = append(links, stacLink("collection", collectionURL(base+stacPath, *f.datasetID), typeJSON))
+		collection := collectionURL(base+stacPath, *f.datasetID)
+		links = append(links, stacLink("collection", collection, typeJSON))
 	}
 	if next != nil {
 		cursor := c.core.keys.Load().signCursor(scope, next)
-		links = append(links, nextPage(r.Method, base+r.URL.EscapedPath(), query, body, cursor))
+		at := base + r.URL.EscapedPath()
+		links = append(links, nextPage(r.Method, at, query, body, cursor))
 	}
 
 	items := []object{}
@@ -235,9 +243,25 @@ func (c *catalogue) searchItems(w http.ResponseWriter, r *http.Request) error {
 	return writeGeoJSON(w, answer)
 }
 
+// searchScope returns the text that ties a cursor to its search. The geometry is not part of it:
+// for the next page, a client may write it in another way.
+func searchScope(path string, query url.Values) string {
+	selection := maps.Clone(query)
+	for _, name := range []string{"cursor", "limit", "intersects"} {
+		selection.Del(name)
+	}
+	return path + "?" + selection.Encode()
+}
+
 // nextPage returns the link to the next page of a search at a URL, with the parameters that
 // readSearch returned.
-func nextPage(method, at string, query url.Values, body map[string]json.RawMessage, cursor string) object {
+func nextPage(
+	method string,
+	at string,
+	query url.Values,
+	body map[string]json.RawMessage,
+	cursor string,
+) object {
 	if body == nil {
 		query.Set("cursor", cursor)
 		return stacLink("next", at+"?"+query.Encode(), typeGeoJSON)
@@ -256,7 +280,8 @@ func readItemLimit(query url.Values) (int, error) {
 	if text == "" {
 		return defaultItems, nil
 	}
-	limit, err := strconv.Atoi(text)
+
+	limit, err := strconv.Atoi(text) // with ErrRange, limit is the nearest number
 	isNumber := err == nil || errors.Is(err, strconv.ErrRange)
 	if !isNumber || limit < 1 {
 		return 0, malformed("wrong_type", "limit must be a number, at least 1.")
@@ -266,8 +291,13 @@ func readItemLimit(query url.Values) (int, error) {
 
 // findItems returns up to limit files after the keys in after. next are the keys after which the
 // next page begins, or nil if this one is the last.
-func findItems(ctx context.Context, q querier, f fileFilter, after []string, limit int) (
-	files []datasetFile, next []string, err error) {
+func findItems(
+	ctx context.Context,
+	q querier,
+	f fileFilter,
+	after []string,
+	limit int,
+) (files []datasetFile, next []string, err error) {
 	if f.area != nil {
 		return findInArea(ctx, q, f, after, limit)
 	}
@@ -289,19 +319,35 @@ func readItemFilter(query url.Values) (fileFilter, error) {
 	if !selection.Has("status") {
 		selection.Set("status", fileStatusOK)
 	}
-	if corners := strings.Split(query.Get("bbox"), ","); len(corners) == 6 { // with heights
-		selection.Set("bbox", strings.Join([]string{corners[0], corners[1], corners[3], corners[4]}, ","))
+
+	// Leave the heights out of a box: west, south, lowest, east, north, highest.
+	corners := strings.Split(query.Get("bbox"), ",")
+	if len(corners) == 6 {
+		flat := []string{
+			corners[0],
+			corners[1],
+			corners[3],
+			corners[4],
+		}
+		selection.Set("bbox", strings.Join(flat, ","))
 	}
 
 	var within area
 	if text := query.Get("intersects"); text != "" {
 		if query.Has("bbox") || query.Has("point") {
-			return fileFilter{}, malformed("exclusive", "intersects cannot be used together with bbox or point.")
+			return fileFilter{}, malformed(
+				"exclusive",
+				"intersects cannot be used together with bbox or point.",
+			)
 		}
+
 		parameter, value, a, ok := readGeometry(text, maxCorners)
 		if !ok {
-			return fileFilter{}, malformed("wrong_type",
-				"intersects must be a GeoJSON Point, Polygon or MultiPolygon of at most %d corners.", maxCorners)
+			return fileFilter{}, malformed(
+				"wrong_type",
+				"intersects must be a GeoJSON Point, Polygon or MultiPolygon of at most %d corners.",
+				maxCorners,
+			)
 		}
 		selection.Set(parameter, value)
 		within = a
@@ -323,9 +369,12 @@ func idList(query url.Values, name string) (ids []int64) {
 	if !query.Has(name) {
 		return nil
 	}
+
 	ids = []int64{}
 	for text := range strings.SplitSeq(query.Get(name), ",") {
-		if id, err := strconv.ParseInt(text, 10, 64); err == nil && strconv.FormatInt(id, 10) == text {
+		id, err := strconv.ParseInt(text, 10, 64)
+		isCanonical := strconv.FormatInt(id, 10) == text
+		if err == nil && isCanonical {
 			ids = append(ids, id)
 		}
 	}
@@ -333,7 +382,7 @@ func idList(query url.Values, name string) (ids []int64) {
 }
 
 // readInterval reads a time or an interval in the form of RFC 3339 (OGC API Features, section
-// 7.15.4), in nanoseconds since 1970. An end that is open, "" or "..", is nil.
+// 7.15.4). It returns nanoseconds since 1970, and nil for an open end: "" or "..".
 func readInterval(text string) (since, until *int64, err error) {
 	wrong := malformed("wrong_type", "datetime must be a time or an interval, as in 2026-01-31T12:00:00Z/..")
 	first, last, isInterval := strings.Cut(text, "/")
@@ -346,6 +395,7 @@ func readInterval(text string) (since, until *int64, err error) {
 		if isInterval && (end == "" || end == "..") {
 			continue
 		}
+
 		at, err := time.Parse(time.RFC3339, strings.ToUpper(end))
 		if err != nil {
 			return nil, nil, wrong
@@ -353,7 +403,8 @@ func readInterval(text string) (since, until *int64, err error) {
 		ends[i] = new(unixNano(at))
 	}
 
-	since, until = ends[0], ends[1]
+	since = ends[0]
+	until = ends[1]
 	isUnbounded := since == nil && until == nil
 	isReversed := since != nil && until != nil && *since > *until
 	if isUnbounded || isReversed {
