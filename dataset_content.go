@@ -17,7 +17,8 @@ import (
 // name, so that GDAL finds the sidecars beside it.
 func dataPath(dataset int64, path string) string {
 	raw, _ := decodePath(path) // as the walk wrote it
-	u := url.URL{Path: "/api/v1/datasets/" + strconv.FormatInt(dataset, 10) + "/data/" + raw}
+	id := strconv.FormatInt(dataset, 10)
+	u := url.URL{Path: "/api/v1/datasets/" + id + "/data/" + raw}
 	return u.EscapedPath()
 }
 
@@ -47,13 +48,17 @@ func (c *catalogue) getContent(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	var m storedFile
-	err := withPoolSlot(r, quick, func(ctx context.Context) (err error) {
-		m, err = collectOne[storedFile](ctx, c.core.db, nil, "get file", query, pathID(r, "id"), path)
+	getFile := func(ctx context.Context) (err error) {
+		m, err = collectOne[storedFile](
+			ctx, c.core.db, nil, "get file",
+			query, pathID(r, "id"), path,
+		)
 		if err == nil && m.ID == 0 {
 			err = c.missingPart(r.WithContext(ctx), "file", "path")
 		}
 		return err
-	})
+	}
+	err := withPoolSlot(r, quick, getFile)
 	if err != nil {
 		return err
 	}
@@ -64,16 +69,20 @@ func (c *catalogue) getContent(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer f.closeLater()
 
+	// A request for several ranges gets the whole file (RFC 9110, section 14.2).
 	if strings.Contains(r.Header.Get("Range"), ",") {
-		r.Header.Del("Range") // several ranges are answered with the whole (RFC 9110, section 14.2)
+		r.Header.Del("Range")
 	}
 
 	h := w.Header()
 	h.Set("Content-Type", mediaType(m.extent))
 	h.Set("Cache-Control", "private, no-cache") // a client may keep it, and asks whether it is still the same
 	h.Set("ETag", entityTag(fmt.Append(nil, f.Size, f.Modified, f.Changed)))
-	modified := time.Unix(0, min(f.Modified, c.core.now().UnixNano())) // RFC 9110, section 8.8.2.1
-	http.ServeContent(newPatientWriter(w, r), r, "", modified, io.NewSectionReader(f, 0, f.Size))
+
+	// Last-Modified must not lie in the future (RFC 9110, section 8.8.2.1).
+	modified := time.Unix(0, min(f.Modified, c.core.now().UnixNano()))
+	out := newPatientWriter(w, r)
+	http.ServeContent(out, r, "", modified, io.NewSectionReader(f, 0, f.Size))
 	return f.err
 }
 
@@ -96,15 +105,21 @@ type content struct {
 // openContent opens a file for a request with that context. Its errors are those of open and of
 // askFileSystem.
 func (c *catalogue) openContent(ctx context.Context, m storedFile) (*content, error) {
-	f := &content{catalogue: c, ctx: ctx, row: m}
-	return f, c.askFileSystem(ctx, m.Directory, f.open, func() { f.Close() })
+	f := &content{
+		catalogue: c,
+		ctx:       ctx,
+		row:       m,
+	}
+	closeIt := func() { f.Close() }
+	return f, c.askFileSystem(ctx, m.Directory, f.open, closeIt)
 }
 
 // closeLater closes the file in a goroutine. Close may hang too, so it takes a slot as any other
 // call does, without a time limit.
 func (f *content) closeLater() {
 	go func() {
-		leave, err := f.catalogue.fileCalls.acquire(context.WithoutCancel(f.ctx), f.row.Directory)
+		ctx := context.WithoutCancel(f.ctx)
+		leave, err := f.catalogue.fileCalls.acquire(ctx, f.row.Directory)
 		if err == nil { // with an error the queue is full, and Close does not wait
 			defer leave()
 		}
@@ -115,35 +130,45 @@ func (f *content) closeLater() {
 // open opens the file. The error is a 404 for anything but a regular file of the dataset, and else
 // that of fileUnavailable.
 func (f *content) open() error {
-	place, wrong := f.catalogue.core.cfg.placeDataset(f.row.Directory)
+	dir, wrong := f.catalogue.core.cfg.placeDataset(f.row.Directory)
 	if wrong != nil {
 		return notFound("file", f.row.Path)
 	}
-	root, _, err := place.open()
+
+	root, _, err := dir.open()
 	if err == nil {
 		reader := &fileReader{root: root}
 		defer reader.close()
-		f.openFile, f.entry, err = reader.open(entry{Path: f.row.Path, Size: f.row.SizeBytes})
+		f.openFile, f.entry, err = reader.open(entry{
+			Path: f.row.Path,
+			Size: f.row.SizeBytes,
+		})
+	}
+	if err == nil {
+		return nil
 	}
 
+	// An error that is not the system's is a rule that does not allow the file.
 	errno, isOfSystem := errors.AsType[syscall.Errno](err)
-	switch {
-	case err == nil:
-		return nil
-	case isMissing(err), errno == syscall.ELOOP, !isOfSystem: // the last: a rule does not allow it
+	isLink := errno == syscall.ELOOP
+	if isMissing(err) || isLink || !isOfSystem {
 		return notFound("file", f.row.Path)
 	}
-	return fileUnavailable(fmt.Errorf("open %s in the dataset %s: %w", f.row.Path, f.row.Directory, err))
+
+	err = fmt.Errorf("open %s in the dataset %s: %w", f.row.Path, f.row.Directory, err)
+	return fileUnavailable(err)
 }
 
 // ReadAt implements io.ReaderAt. Its callers do not use p after an error, so a late answer may
 // still be written to it.
 func (f *content) ReadAt(p []byte, offset int64) (int, error) {
 	n := 0
-	err := f.catalogue.askFileSystem(f.ctx, f.row.Directory, func() (err error) {
+	read := func() (err error) {
 		n, err = f.openFile.ReadAt(p, offset)
 		return err
-	}, func() {})
+	}
+
+	err := f.catalogue.askFileSystem(f.ctx, f.row.Directory, read, func() {})
 	if err != nil && err != io.EOF {
 		f.err = fmt.Errorf("read %s in the dataset %s: %w", f.row.Path, f.row.Directory, err)
 		return 0, f.err
@@ -169,9 +194,15 @@ func fileUnavailable(err error) *problem {
 // the goroutine after the patience of analyses, or when ctx ends. If ask succeeds after that, drop
 // releases what it opened. Until ask returns, it holds a slot of its directory and a slot of the
 // whole instance, which bounds the blocked threads.
-func (c *catalogue) askFileSystem(ctx context.Context, directory string, ask func() error, drop func()) error {
+func (c *catalogue) askFileSystem(
+	ctx context.Context,
+	directory string,
+	ask func() error,
+	drop func(),
+) error {
 	limited, cancel := context.WithTimeout(ctx, c.core.patience)
 	defer cancel()
+
 	leave, err := c.fileCalls.acquire(limited, directory)
 	if err != nil {
 		return err
@@ -197,7 +228,8 @@ func (c *catalogue) askFileSystem(ctx context.Context, directory string, ask fun
 		if errors.Is(ctx.Err(), context.Canceled) { // the client left
 			return ctx.Err()
 		}
-		return fileUnavailable(fmt.Errorf("the file system of %s does not answer", directory))
+		err := fmt.Errorf("the file system of %s does not answer", directory)
+		return fileUnavailable(err)
 	}
 }
 
@@ -212,7 +244,12 @@ type patientWriter struct {
 
 // newPatientWriter returns a patientWriter for the answer to a request.
 func newPatientWriter(w http.ResponseWriter, r *http.Request) *patientWriter {
-	return &patientWriter{w, r.Context(), callerOf(r), time.Now()}
+	return &patientWriter{
+		ResponseWriter: w,
+		ctx:            r.Context(),
+		caller:         callerOf(r),
+		rechecked:      time.Now(),
+	}
 }
 
 // recheckInterval is how long a long answer goes on after the credential has ended.
@@ -220,7 +257,9 @@ const recheckInterval = 10 * time.Second
 
 // ReadFrom sends a body through a buffer of 16 KiB, half of what io.Copy takes.
 func (w *patientWriter) ReadFrom(body io.Reader) (int64, error) {
-	return io.CopyBuffer(struct{ io.Writer }{w}, body, make([]byte, 16<<10))
+	buffer := make([]byte, 16<<10)
+	onlyWrite := struct{ io.Writer }{w} // without ReadFrom, which io.CopyBuffer would call
+	return io.CopyBuffer(onlyWrite, body, buffer)
 }
 
 // Write sends a piece of the body. Meanwhile the request holds no slot to compute. Any error is
@@ -230,8 +269,10 @@ func (w *patientWriter) Write(b []byte) (int, error) {
 	if time.Since(w.rechecked) > recheckInterval {
 		w.rechecked = time.Now()
 		err := w.caller.recheck(w.ctx)
+
+		// An outage of the database does not end the answer.
 		refused, isProblem := errors.AsType[*problem](err)
-		if isProblem && refused.status < 500 { // an outage of the database does not end the answer
+		if isProblem && refused.status < 500 {
 			return 0, context.Canceled
 		}
 	}
@@ -250,7 +291,8 @@ func (w *patientWriter) send(b []byte) (int, error) {
 	slots.leaveCore()
 
 	deadline, _ := w.ctx.Deadline()
-	if soon := time.Now().Add(time.Minute); soon.Before(deadline) {
+	soon := time.Now().Add(time.Minute)
+	if soon.Before(deadline) {
 		deadline = soon
 	}
 	http.NewResponseController(w.ResponseWriter).SetWriteDeadline(deadline)

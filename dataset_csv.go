@@ -18,12 +18,25 @@ func (c *catalogue) getTable(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+
+	// The cells of a row, as csvRow writes them.
+	const columns = `id path size_bytes modified_at
+		format status reason
+		width height bands sample_type nodata unit scale offset
+		compression data_bytes pixel_is cog
+		crs crs_name vertical_crs
+		minx miny maxx maxy
+		west south east north bbox_accuracy_m
+		resolution_m source warnings`
+
 	return writeStream(w, r, "text/csv; charset=utf-8", func(out io.Writer) error {
 		table := csv.NewWriter(out)
-		table.Write(strings.Fields(`id path size_bytes modified_at format status reason width height bands sample_type
-			nodata unit scale offset compression data_bytes pixel_is cog crs crs_name vertical_crs minx miny maxx maxy
-			west south east north bbox_accuracy_m resolution_m source warnings`))
-		err := c.eachFile(r, f, func(file datasetFile) error { return table.Write(csvRow(file)) })
+		table.Write(strings.Fields(columns))
+
+		writeRow := func(file datasetFile) error {
+			return table.Write(csvRow(file))
+		}
+		err := c.eachFile(r, f, writeRow)
 		table.Flush()
 		return err
 	})
@@ -44,6 +57,7 @@ func csvRow(f datasetFile) []string {
 			cells = append(cells, csvCell(c.value))
 			continue
 		}
+
 		corners := make([]string, 4) // empty without a box
 		for i := range box {
 			corners[i] = csvCell(&box[i])
@@ -89,9 +103,12 @@ var formulas = regexp.MustCompile(`(^|[;\t\r\n])([\s\p{Z}]*[=+@＝＋－＠-])`)
 // harmlessCell returns a text that a spreadsheet does not take for a formula: it puts an apostrophe
 // before what begins like a formula, unless the text is a number.
 func harmlessCell(text string) string {
-	if _, err := strconv.ParseFloat(text, 64); err == nil && consistsOf(text, "0123456789.eE+-") {
+	_, err := strconv.ParseFloat(text, 64)
+	isNumber := err == nil && consistsOf(text, "0123456789.eE+-")
+	if isNumber {
 		return text
 	}
+
 	text = formulas.ReplaceAllString(text, "$1'$2")
 	if text != "" && strings.ContainsRune("\t\r\n", rune(text[0])) {
 		return "'" + text

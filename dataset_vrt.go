@@ -47,7 +47,13 @@ func (g vrtGrid) resolution() string {
 
 // findGrid returns the grid of a dataset in a CRS and with a resolution; both may be nil. If not
 // exactly one matches, the error is a 422 that lists the dataset's grids.
-func findGrid(ctx context.Context, q querier, datasetID int64, crs, resolution *string) (vrtGrid, error) {
+func findGrid(
+	ctx context.Context,
+	q querier,
+	datasetID int64,
+	crs *string,
+	resolution *string,
+) (vrtGrid, error) {
 	const query = `
 		SELECT coalesce(crs, crs_name, '') AS crs,
 			coalesce(crs_definition, '') AS definition,
@@ -71,8 +77,12 @@ func findGrid(ctx context.Context, q querier, datasetID int64, crs, resolution *
 			AND -transform[5] BETWEEN 1e-30 AND 1e30
 			AND transform[2] = 0
 			AND transform[4] = 0
-		GROUP BY coalesce(crs, crs_name, ''), coalesce(crs_definition, ''), transform[1]::real, transform[5]::real
+		GROUP BY coalesce(crs, crs_name, ''),
+			coalesce(crs_definition, ''),
+			transform[1]::real,
+			transform[5]::real
 		ORDER BY files DESC, crs, definition, dx, dy`
+
 	grids, err := collect[vrtGrid](ctx, q, "find grids", query, datasetID)
 	if err != nil {
 		return vrtGrid{}, err
@@ -81,7 +91,9 @@ func findGrid(ctx context.Context, q querier, datasetID int64, crs, resolution *
 	var list []string
 	var matching []vrtGrid
 	for _, g := range grids {
-		list = append(list, fmt.Sprintf("crs=%s resolution=%s (%s)", g.CRS, g.resolution(), plural(g.Files, "file")))
+		files := plural(g.Files, "file")
+		list = append(list, fmt.Sprintf("crs=%s resolution=%s (%s)", g.CRS, g.resolution(), files))
+
 		isCRS := crs == nil || strings.EqualFold(*crs, g.CRS)
 		isResolution := resolution == nil || *resolution == g.resolution()
 		if isCRS && isResolution {
@@ -103,15 +115,28 @@ func findGrid(ctx context.Context, q querier, datasetID int64, crs, resolution *
 
 // holds reports whether a file belongs to the grid and lies within it.
 func (g vrtGrid) holds(m ElevationDatasetFileMeta) bool {
-	t, b := m.Transform, m.NativeBBox
+	t := m.Transform
+	b := m.NativeBBox
 	if len(t) != 6 || len(b) != 4 {
 		return false
 	}
-	isCRS := *cmp.Or(m.CRS, m.CRSName, new("")) == g.CRS && *cmp.Or(m.CRSDefinition, new("")) == g.Definition
-	isPixel := float64(float32(t[0])) == g.DX && float64(float32(-t[4])) == g.DY
+
+	crs := *cmp.Or(m.CRS, m.CRSName, new(""))
+	definition := *cmp.Or(m.CRSDefinition, new(""))
+	if crs != g.CRS || definition != g.Definition {
+		return false
+	}
+
+	dx := float64(float32(t[0])) // rounded as the query of findGrid does
+	dy := float64(float32(-t[4]))
+	if dx != g.DX || dy != g.DY {
+		return false
+	}
+
 	isUpright := t[1] == 0 && t[3] == 0
-	isWithin := b[0] >= g.West && b[1] >= g.South && b[2] <= g.East && b[3] <= g.Top
-	return isCRS && isPixel && isUpright && isWithin
+	isWithinColumns := b[0] >= g.West && b[2] <= g.East
+	isWithinRows := b[1] >= g.South && b[3] <= g.Top
+	return isUpright && isWithinColumns && isWithinRows
 }
 
 // vrtType returns GDAL's name of a type, or Float64 for several types. Float64 drops imaginary
@@ -120,6 +145,7 @@ func vrtType(types ...string) string {
 	if len(types) > 1 {
 		return "Float64"
 	}
+
 	switch types[0] {
 	case "":
 		return "Float32"
@@ -130,30 +156,53 @@ func vrtType(types ...string) string {
 	case "complex128":
 		return "CFloat64"
 	}
-	return strings.NewReplacer("complex_int", "CInt", "uint", "UInt", "int", "Int", "float", "Float").Replace(types[0])
+
+	names := strings.NewReplacer(
+		"complex_int", "CInt",
+		"uint", "UInt",
+		"int", "Int",
+		"float", "Float",
+	)
+	return names.Replace(types[0])
 }
 
 // vrtNumber returns a number as GDAL writes it.
-func vrtNumber(v float64) string { return strconv.FormatFloat(v, 'g', 17, 64) }
+func vrtNumber(v float64) string {
+	return strconv.FormatFloat(v, 'g', 17, 64)
+}
 
 // write writes the grid as a GDAL VRT: a mosaic of which GDAL opens a file only to read its pixels.
 // each calls emit for each file. source returns the name of a file; if relative is 1 the name is
 // relative to the VRT. Later files lie over earlier ones.
-func (g vrtGrid) write(out io.Writer, relative int, source func(datasetFile) string,
-	each func(emit func(datasetFile) error) error) error {
+func (g vrtGrid) write(
+	out io.Writer,
+	relative int,
+	source func(datasetFile) string,
+	each func(emit func(datasetFile) error) error,
+) error {
 	escape := func(text string) string {
 		var b strings.Builder
 		xml.EscapeText(&b, []byte(text)) // never fails
 		return b.String()
 	}
 
-	fmt.Fprintf(out, "<VRTDataset rasterXSize=\"%.0f\" rasterYSize=\"%.0f\">\n",
-		(g.East-g.West)/g.A, (g.Top-g.South)/-g.E)
+	fmt.Fprintf(
+		out,
+		"<VRTDataset rasterXSize=\"%.0f\" rasterYSize=\"%.0f\">\n",
+		(g.East-g.West)/g.A,
+		(g.Top-g.South)/-g.E,
+	)
 	if g.HasCode {
 		fmt.Fprintf(out, "  <SRS>%s</SRS>\n", escape(g.CRS))
 	}
-	fmt.Fprintf(out, "  <GeoTransform>%s, %s, 0, %s, 0, %s</GeoTransform>\n",
-		vrtNumber(g.West), vrtNumber(g.A), vrtNumber(g.Top), vrtNumber(g.E))
+	fmt.Fprintf(
+		out,
+		"  <GeoTransform>%s, %s, 0, %s, 0, %s</GeoTransform>\n",
+		vrtNumber(g.West),
+		vrtNumber(g.A),
+		vrtNumber(g.Top),
+		vrtNumber(g.E),
+	)
 
 	nodata := func(text *string) (string, bool) {
 		v, err := strconv.ParseFloat(*cmp.Or(text, new("")), 64)
@@ -165,28 +214,41 @@ func (g vrtGrid) write(out io.Writer, relative int, source func(datasetFile) str
 			fmt.Fprintf(out, "    <NoDataValue>%s</NoDataValue>\n", value)
 		}
 
-		err := each(func(f datasetFile) error {
+		writeSource := func(f datasetFile) error {
 			if !g.holds(f.ElevationDatasetFileMeta) { // it has changed since the grid was summed up
 				return nil
 			}
 
-			kind, end := "SimpleSource", ""
+			kind := "SimpleSource"
+			end := ""
 			if value, ok := nodata(f.Nodata); ok {
-				kind, end = "ComplexSource", "<NODATA>"+value+"</NODATA>"
+				kind = "ComplexSource"
+				end = "<NODATA>" + value + "</NODATA>"
 			}
 
 			x := vrtNumber((f.NativeBBox[0] - g.West) / g.A)
 			y := vrtNumber((g.Top - f.NativeBBox[3]) / -g.E)
-			w, h := *f.Width, *f.Height
+			w := *f.Width
+			h := *f.Height
 			sample := vrtType(*cmp.Or(f.SampleType, new("")))
-			_, err := fmt.Fprintf(out, `    <%s><SourceFilename relativeToVRT="%d">%s</SourceFilename>`+
-				`<SourceBand>%d</SourceBand><SourceProperties RasterXSize="%d" RasterYSize="%d" DataType="%s" `+
-				`BlockXSize="%d" BlockYSize="%d"/><SrcRect xOff="0" yOff="0" xSize="%d" ySize="%d"/>`+
-				`<DstRect xOff="%s" yOff="%s" xSize="%d" ySize="%d"/>%s</%s>`+"\n", kind, relative, escape(source(f)),
-				band+1, w, h, sample, min(w, 256), min(h, 256), w, h, x, y, w, h, end, kind)
+			_, err := fmt.Fprintf(
+				out,
+				`    <%s><SourceFilename relativeToVRT="%d">%s</SourceFilename>`+
+					`<SourceBand>%d</SourceBand>`+
+					`<SourceProperties RasterXSize="%d" RasterYSize="%d" DataType="%s" BlockXSize="%d" BlockYSize="%d"/>`+
+					`<SrcRect xOff="0" yOff="0" xSize="%d" ySize="%d"/>`+
+					`<DstRect xOff="%s" yOff="%s" xSize="%d" ySize="%d"/>`+
+					`%s</%s>`+"\n",
+				kind, relative, escape(source(f)),
+				band+1,
+				w, h, sample, min(w, 256), min(h, 256),
+				w, h,
+				x, y, w, h,
+				end, kind,
+			)
 			return err
-		})
-		if err != nil {
+		}
+		if err := each(writeSource); err != nil {
 			return err
 		}
 		fmt.Fprint(out, "  </VRTRasterBand>\n")
@@ -205,25 +267,38 @@ func (c *catalogue) getMosaic(w http.ResponseWriter, r *http.Request) error {
 
 	query := r.URL.Query()
 	relative := 0
-	if source := cmp.Or(query.Get("source"), "url"); source == "path" {
+	source := cmp.Or(query.Get("source"), "url")
+	if source == "path" {
 		relative = 1
 	} else if source != "url" {
 		return invalid{{"source", "unknown", "must be url or path"}}.err()
 	}
-	g, err := findGrid(r.Context(), c.core.db, d.ID, optional(query, "crs"), optional(query, "resolution"))
+
+	crs := optional(query, "crs")
+	resolution := optional(query, "resolution")
+	g, err := findGrid(r.Context(), c.core.db, d.ID, crs, resolution)
 	if err != nil {
 		return err
 	}
 
-	f := fileFilter{datasetID: &d.ID, status: new(fileStatusOK)}
 	base := c.core.baseURL(r)
+	nameOf := func(f datasetFile) string {
+		if relative == 0 {
+			return "/vsicurl/" + base + dataPath(d.ID, f.Path)
+		}
+		raw, _ := decodePath(f.Path) // as the walk wrote it
+		return raw
+	}
+
+	located := fileFilter{
+		datasetID: &d.ID,
+		status:    new(fileStatusOK),
+	}
+	each := func(emit func(datasetFile) error) error {
+		return c.eachFile(r, located, emit)
+	}
+
 	return writeStream(w, r, "application/xml", func(out io.Writer) error {
-		return g.write(out, relative, func(f datasetFile) string {
-			if relative == 0 {
-				return "/vsicurl/" + base + dataPath(d.ID, f.Path)
-			}
-			raw, _ := decodePath(f.Path) // as the walk wrote it
-			return raw
-		}, func(emit func(datasetFile) error) error { return c.eachFile(r, f, emit) })
+		return g.write(out, relative, nameOf, each)
 	})
 }
