@@ -22,19 +22,24 @@ func (m *extent) footprint() (parts multiPolygon) {
 	}
 
 	ring := m.outline()
-	west, east := math.Inf(1), math.Inf(-1)
+	west := math.Inf(1)
+	east := math.Inf(-1)
 	for _, p := range ring {
-		west, east = min(west, p[0]), max(east, p[0])
+		west = min(west, p[0])
+		east = max(east, p[0])
 	}
 
 	const rounding = 1e-9 // degrees
 	isAroundPole := len(ring) > 0 && math.Abs(ring[len(ring)-1][0]-ring[0][0]) > 180
+	isAroundGlobe := east-west >= 360-rounding
 	switch {
 	case isAroundPole:
-		ring, west = aroundPole(ring, math.Copysign(90, m.BBox[3]+m.BBox[1]))
+		pole := math.Copysign(90, m.BBox[3]+m.BBox[1])
+		ring, west = aroundPole(ring, pole)
 		east = west + 360
-	case len(ring) == 0 || east-west >= 360-rounding:
-		west, east = m.BBox[0], m.BBox[2]
+	case len(ring) == 0 || isAroundGlobe:
+		west = m.BBox[0]
+		east = m.BBox[2]
 		if east < west {
 			east += 360
 		}
@@ -50,14 +55,21 @@ func (m *extent) footprint() (parts multiPolygon) {
 	}
 
 	// Cut the ring at each 180° between west and east, and turn the parts back to ±180°.
-	for turn := 360 * math.Floor((west+180)/360); turn-180 < east; turn += 360 {
+	turn := 360 * math.Floor((west+180)/360)
+	for ; turn-180 < east; turn += 360 {
 		for _, eastern := range cutRing(ring, 1, turn-180) {
 			for _, part := range cutRing(eastern, -1, -turn-180) {
 				for i, p := range part {
-					part[i] = position{math.Round((p[0]-turn)*1e9) / 1e9, math.Round(p[1]*1e9) / 1e9}
+					part[i] = position{
+						math.Round((p[0]-turn)*1e9) / 1e9,
+						math.Round(p[1]*1e9) / 1e9,
+					}
 				}
+
+				// Close the ring, and leave out repeated corners.
 				part = slices.Compact(append(part, part[0]))
-				if len(part) >= 4 && signedArea(part) != 0 {
+				isRing := len(part) >= 4
+				if isRing && signedArea(part) != 0 {
 					parts = append(parts, [1][]position{part})
 				}
 			}
@@ -74,28 +86,41 @@ func (m *extent) outline() (ring []position) {
 	if !ok {
 		return nil
 	}
-	raster, err := placeRaster(&crs, [6]float64(m.Transform), float64(*m.Width), float64(*m.Height))
+
+	raster, err := placeRaster(
+		&crs,
+		[6]float64(m.Transform),
+		float64(*m.Width),
+		float64(*m.Height),
+	)
 	if err != nil {
 		return nil
 	}
 
+	// With about 8 chords a degree, a curved edge is off by some metres at most.
 	segments := 1
-	if crs.projection.formula != formulaGeographic { // about 8 chords a degree: off by some metres at most
+	isCurved := crs.projection.formula != formulaGeographic
+	if isCurved {
 		turn := m.BBox[2] - m.BBox[0]
 		if turn <= 0 {
 			turn += 360
 		}
-		segments = 2 + int(min(8*max(m.BBox[3]-m.BBox[1], turn), 62))
+		degrees := max(m.BBox[3]-m.BBox[1], turn)
+		segments = 2 + int(min(8*degrees, 62))
 	}
 
 	points, whole := raster.trace(segments)
 	if !whole {
 		return nil
 	}
+
 	for _, point := range points {
-		ring = append(ring, position{point.position[0], max(-90, min(90, point.position[1]))})
+		lon := point.position[0]
+		lat := max(-90, min(90, point.position[1]))
+		ring = append(ring, position{lon, lat})
 	}
 
+	// The ring makes a turn around each pole that the raster holds.
 	turns := math.Abs(math.Round((ring[len(ring)-1][0] - ring[0][0]) / 360))
 	if len(raster.polesWithin(onEdge)) != int(turns) {
 		return nil
@@ -108,22 +133,34 @@ func (m *extent) outline() (ring []position) {
 func aroundPole(ring []position, pole float64) (area []position, west float64) {
 	first := ring[0][0]
 	last := ring[len(ring)-1][0]
+
 	for turn := -1.0; turn <= 1; turn++ {
 		for _, p := range ring {
-			area = append(area, position{p[0] + turn*(last-first), p[1]})
+			lon := p[0] + turn*(last-first)
+			area = append(area, position{lon, p[1]})
 		}
 	}
+
+	// Close the ring along the pole.
 	end := area[len(area)-1][0]
 	start := area[0][0]
-	area = append(area, position{end, pole}, position{start, pole})
-	return area, 360*math.Round((first+last)/720) - 180
+	area = append(
+		area,
+		position{end, pole},
+		position{start, pole},
+	)
+
+	west = 360*math.Round((first+last)/720) - 180
+	return area, west
 }
 
 // cutRing returns the parts of a ring where side times longitude is more than limit. A part
 // consists of pieces of the ring, each from where the ring enters that side to where it leaves it.
 // Along the cut, the area lies between the n-th entry and the n-th exit, counted from the south.
 func cutRing(ring []position, side, limit float64) (parts [][]position) {
-	isOutside := func(p position) bool { return !(side*p[0] > limit) }
+	isOutside := func(p position) bool {
+		return !(side*p[0] > limit)
+	}
 	first := slices.IndexFunc(ring, isOutside)
 	if first < 0 {
 		return [][]position{slices.Clone(ring)}
@@ -133,39 +170,60 @@ func cutRing(ring []position, side, limit float64) (parts [][]position) {
 	for i := range ring {
 		from := ring[(first+i)%len(ring)]
 		to := ring[(first+i+1)%len(ring)]
-		if isOutside(from) && isOutside(to) {
+		leaves := isOutside(to)
+		enters := isOutside(from)
+		if enters && leaves {
 			continue
 		}
-		if isOutside(from) {
+
+		// A piece begins.
+		if enters {
 			pieces = append(pieces, nil)
 		}
-		if isOutside(from) != isOutside(to) {
+
+		last := len(pieces) - 1
+		if enters != leaves {
 			f := (side*limit - from[0]) / (to[0] - from[0])
-			cut := position{side * limit, from[1] + f*(to[1]-from[1])}
-			pieces[len(pieces)-1] = append(pieces[len(pieces)-1], cut)
+			lat := from[1] + f*(to[1]-from[1])
+			cut := position{side * limit, lat}
+			pieces[last] = append(pieces[last], cut)
 		}
-		if !isOutside(to) {
-			pieces[len(pieces)-1] = append(pieces[len(pieces)-1], to)
+		if !leaves {
+			pieces[last] = append(pieces[last], to)
 		}
 	}
 
-	// The pieces in the order of their entries, and in that of their exits.
-	var entries, exits []int
+	// Sort the pieces by the latitudes of their entries, and by those of their exits.
+	var entries []int
+	var exits []int
 	for i := range pieces {
 		entries = append(entries, i)
 		exits = append(exits, i)
 	}
-	slices.SortFunc(entries, func(a, b int) int { return cmp.Compare(pieces[a][0][1], pieces[b][0][1]) })
+	entryLat := func(i int) float64 {
+		return pieces[i][0][1]
+	}
+	exitLat := func(i int) float64 {
+		piece := pieces[i]
+		return piece[len(piece)-1][1]
+	}
+	slices.SortFunc(entries, func(a, b int) int {
+		return cmp.Compare(entryLat(a), entryLat(b))
+	})
 	slices.SortFunc(exits, func(a, b int) int {
-		return cmp.Compare(pieces[a][len(pieces[a])-1][1], pieces[b][len(pieces[b])-1][1])
+		return cmp.Compare(exitLat(a), exitLat(b))
 	})
 
 	// Join each piece with the one whose entry has the number of its exit.
+	isLeft := func(piece []position) bool {
+		return piece != nil
+	}
 	for {
-		from := slices.IndexFunc(pieces, func(piece []position) bool { return piece != nil })
+		from := slices.IndexFunc(pieces, isLeft)
 		if from < 0 {
 			return parts
 		}
+
 		var part []position
 		for i := from; pieces[i] != nil; i = entries[slices.Index(exits, i)] {
 			part = append(part, pieces[i]...)
@@ -179,7 +237,8 @@ func cutRing(ring []position, side, limit float64) (parts [][]position) {
 func signedArea(ring []position) (area float64) {
 	for i, to := range ring {
 		from := ring[(i+len(ring)-1)%len(ring)]
-		area += (from[0]-ring[0][0])*(to[1]-ring[0][1]) - (to[0]-ring[0][0])*(from[1]-ring[0][1])
+		area += (from[0]-ring[0][0])*(to[1]-ring[0][1]) -
+			(to[0]-ring[0][0])*(from[1]-ring[0][1])
 	}
 	return area
 }
@@ -191,11 +250,10 @@ func (m *extent) contains(lon, lat float64) bool {
 	if !ok {
 		return m.BBox != nil // the query has compared it
 	}
-	t := [6]float64(m.Transform)
-	width := float64(*m.Width)
-	height := float64(*m.Height)
-	if math.Abs(lat) == 90 && crs.projection.isCylindrical() { // every longitude is that of the pole
-		return true // the query has compared the latitude
+
+	// A pole has every longitude. The query has compared the latitude.
+	if math.Abs(lat) == 90 && crs.projection.isCylindrical() {
+		return true
 	}
 
 	lon, lat = shift.fromWGS84(crs.ellipsoid, lon, lat)
@@ -203,7 +261,12 @@ func (m *extent) contains(lon, lat float64) bool {
 	if err != nil {
 		return false
 	}
-	if turn := crs.projection.fullTurn(); turn > 0 { // the raster may lie beyond ±180°
+
+	t := [6]float64(m.Transform)
+	width := float64(*m.Width)
+	height := float64(*m.Height)
+	turn := crs.projection.fullTurn()
+	if turn > 0 { // the raster may lie beyond ±180°
 		middle, _ := applyTransform(t, width/2, height/2)
 		x += turn * math.Round((middle-x)/turn)
 	}
@@ -230,16 +293,23 @@ func (m *extent) knownCRS() (crs crsDefinition, shift datumShift, ok bool) {
 	} else {
 		crs, err = crsByDefinition(*m.CRSDefinition)
 	}
-	if err == nil {
-		shift, err = crs.shiftOver([6]float64(m.Transform), float64(*m.Width), float64(*m.Height))
+	if err != nil {
+		return crs, shift, false
 	}
+
+	shift, err = crs.shiftOver(
+		[6]float64(m.Transform),
+		float64(*m.Width),
+		float64(*m.Height),
+	)
 	return crs, shift, err == nil
 }
 
 // crsByText returns the CRS of a text such as EPSG:4326. Any other text is an error.
 func crsByText(text string) (crsDefinition, error) {
-	code, err := strconv.Atoi(strings.TrimPrefix(text, "EPSG:"))
-	if err != nil || !strings.HasPrefix(text, "EPSG:") {
+	number, hasPrefix := strings.CutPrefix(text, "EPSG:")
+	code, err := strconv.Atoi(number)
+	if err != nil || !hasPrefix {
 		return crsDefinition{}, fmt.Errorf("%q is not an EPSG code", text)
 	}
 	return crsByCode(code)

@@ -62,13 +62,9 @@ func readGeometry(text string, most int) (parameter, value string, a area, ok bo
 		around := emptyRange()
 
 		for _, ring := range polygon {
-			var positions []position
-			for _, p := range ring {
-				// A missing coordinate becomes NaN, which is refused below.
-				p = append(p, math.NaN(), math.NaN())
-				corner := position{p[0], p[1]}
-				positions = append(positions, corner)
-				around.add(corner)
+			positions := ringPositions(ring)
+			for _, p := range positions {
+				around.add(p)
 			}
 
 			n := len(positions)
@@ -105,6 +101,15 @@ func readGeometry(text string, most int) (parameter, value string, a area, ok bo
 		box.north,
 	)
 	return "bbox", value, a, ok && corners <= most
+}
+
+// ringPositions returns the positions of a ring. A missing coordinate becomes NaN.
+func ringPositions(ring [][]float64) (positions []position) {
+	for _, p := range ring {
+		p = append(p, math.NaN(), math.NaN())
+		positions = append(positions, position{p[0], p[1]})
+	}
+	return positions
 }
 
 // narrowerRange returns the narrower of two ranges of longitudes around the same boxes, within

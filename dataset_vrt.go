@@ -171,6 +171,19 @@ func vrtNumber(v float64) string {
 	return strconv.FormatFloat(v, 'g', 17, 64)
 }
 
+// vrtNodata returns a nodata value as GDAL writes it. ok is false without a number.
+func vrtNodata(text *string) (value string, ok bool) {
+	v, err := strconv.ParseFloat(*cmp.Or(text, new("")), 64)
+	return vrtNumber(v), err == nil
+}
+
+// vrtText returns text as it stands in XML.
+func vrtText(text string) string {
+	var b strings.Builder
+	xml.EscapeText(&b, []byte(text)) // never fails
+	return b.String()
+}
+
 // write writes the grid as a GDAL VRT: a mosaic of which GDAL opens a file only to read its pixels.
 // each calls emit for each file. source returns the name of a file; if relative is 1 the name is
 // relative to the VRT. Later files lie over earlier ones.
@@ -180,12 +193,6 @@ func (g vrtGrid) write(
 	source func(datasetFile) string,
 	each func(emit func(datasetFile) error) error,
 ) error {
-	escape := func(text string) string {
-		var b strings.Builder
-		xml.EscapeText(&b, []byte(text)) // never fails
-		return b.String()
-	}
-
 	fmt.Fprintf(
 		out,
 		"<VRTDataset rasterXSize=\"%.0f\" rasterYSize=\"%.0f\">\n",
@@ -193,7 +200,7 @@ func (g vrtGrid) write(
 		(g.Top-g.South)/-g.E,
 	)
 	if g.HasCode {
-		fmt.Fprintf(out, "  <SRS>%s</SRS>\n", escape(g.CRS))
+		fmt.Fprintf(out, "  <SRS>%s</SRS>\n", vrtText(g.CRS))
 	}
 	fmt.Fprintf(
 		out,
@@ -204,13 +211,9 @@ func (g vrtGrid) write(
 		vrtNumber(g.E),
 	)
 
-	nodata := func(text *string) (string, bool) {
-		v, err := strconv.ParseFloat(*cmp.Or(text, new("")), 64)
-		return vrtNumber(v), err == nil
-	}
 	for band := range g.Bands {
 		fmt.Fprintf(out, "  <VRTRasterBand dataType=\"%s\" band=\"%d\">\n", vrtType(g.Types...), band+1)
-		if value, ok := nodata(g.Nodata); ok {
+		if value, ok := vrtNodata(g.Nodata); ok {
 			fmt.Fprintf(out, "    <NoDataValue>%s</NoDataValue>\n", value)
 		}
 
@@ -221,7 +224,7 @@ func (g vrtGrid) write(
 
 			kind := "SimpleSource"
 			end := ""
-			if value, ok := nodata(f.Nodata); ok {
+			if value, ok := vrtNodata(f.Nodata); ok {
 				kind = "ComplexSource"
 				end = "<NODATA>" + value + "</NODATA>"
 			}
@@ -235,13 +238,15 @@ func (g vrtGrid) write(
 				out,
 				`    <%s><SourceFilename relativeToVRT="%d">%s</SourceFilename>`+
 					`<SourceBand>%d</SourceBand>`+
-					`<SourceProperties RasterXSize="%d" RasterYSize="%d" DataType="%s" BlockXSize="%d" BlockYSize="%d"/>`+
+					`<SourceProperties RasterXSize="%d" RasterYSize="%d" DataType="%s" `+
+					`BlockXSize="%d" BlockYSize="%d"/>`+
 					`<SrcRect xOff="0" yOff="0" xSize="%d" ySize="%d"/>`+
 					`<DstRect xOff="%s" yOff="%s" xSize="%d" ySize="%d"/>`+
 					`%s</%s>`+"\n",
-				kind, relative, escape(source(f)),
+				kind, relative, vrtText(source(f)),
 				band+1,
-				w, h, sample, min(w, 256), min(h, 256),
+				w, h, sample,
+				min(w, 256), min(h, 256),
 				w, h,
 				x, y, w, h,
 				end, kind,

@@ -52,8 +52,13 @@ func collect[T any](ctx context.Context, q querier, doing, query string, args ..
 
 // collectOne returns the only row of a query. If there is none, it returns the zero value and
 // missing, which may be nil.
-func collectOne[T any](ctx context.Context, q querier, missing error, doing, query string,
-	args ...any) (item T, err error) {
+func collectOne[T any](
+	ctx context.Context,
+	q querier,
+	missing error,
+	doing, query string,
+	args ...any,
+) (item T, err error) {
 	items, err := collect[T](ctx, q, doing, query, args...)
 	if err != nil {
 		return item, err
@@ -84,7 +89,8 @@ func inTransaction(ctx context.Context, db *pgxpool.Pool, do func(tx pgx.Tx) err
 
 // advisoryLock waits for the lock of this key. The transaction holds the lock to its end.
 func advisoryLock(ctx context.Context, tx pgx.Tx, key int64) error {
-	_, err := execute(ctx, tx, fmt.Sprintf("take advisory lock %x", key), `SELECT pg_advisory_xact_lock($1)`, key)
+	const query = `SELECT pg_advisory_xact_lock($1)`
+	_, err := execute(ctx, tx, fmt.Sprintf("take advisory lock %x", key), query, key)
 	return err
 }
 
@@ -96,7 +102,7 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// sweep deletes expired rows, for at most ten seconds; any number of instances may sweep at once.
+// sweep deletes expired rows, for at most ten seconds. Any number of instances may sweep at once.
 // Tables that anonymous clients can fill are swept in batches, each in a transaction of its own. A
 // session is kept for a day after its end, an API token for 30 days.
 func sweep(ctx context.Context, pool *pgxpool.Pool) error {
@@ -120,23 +126,40 @@ func sweep(ctx context.Context, pool *pgxpool.Pool) error {
 			FOR UPDATE SKIP LOCKED
 		)`
 	const others = `
-		WITH tokens AS (DELETE FROM api_tokens WHERE expires_at < now() - interval '30 days'),
-			passwords AS (DELETE FROM password_tokens WHERE expires_at < now()),
-			unconfirmed AS (DELETE FROM totp_secrets WHERE expires_at < now()),
-			networks AS (DELETE FROM known_networks WHERE expires_at < now())
-		DELETE FROM instances WHERE seen_at < now() - interval '100 days'`
+		WITH tokens AS (
+			DELETE FROM api_tokens
+			WHERE expires_at < now() - interval '30 days'
+		),
+		passwords AS (
+			DELETE FROM password_tokens
+			WHERE expires_at < now()
+		),
+		unconfirmed AS (
+			DELETE FROM totp_secrets
+			WHERE expires_at < now()
+		),
+		networks AS (
+			DELETE FROM known_networks
+			WHERE expires_at < now()
+		)
+		DELETE FROM instances
+		WHERE seen_at < now() - interval '100 days'`
 
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
+
+	// A full batch may not have been the last one.
 	for _, query := range []string{sessions, throttles, others} {
-		for swept := int64(batch); swept >= batch; {
-			var err error
-			if swept, err = execute(ctx, pool, "sweep", query); err != nil {
+		for {
+			swept, err := execute(ctx, pool, "sweep", query)
+			if err != nil {
 				return err
+			}
+			if swept < batch {
+				break
 			}
 		}
 	}
-
 	return nil
 }
 
@@ -162,8 +185,12 @@ func isUnavailable(err error) bool {
 	}
 
 	_, isNet := errors.AsType[net.Error](err)
-	return isNet || pgconn.SafeToRetry(err) || errors.Is(err, net.ErrClosed) ||
-		errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF)
+	if isNet || pgconn.SafeToRetry(err) {
+		return true
+	}
+	return errors.Is(err, net.ErrClosed) ||
+		errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, io.EOF)
 }
 
 // isTooSlow reports whether the time of a request ended, or PostgreSQL cancelled its statement

@@ -52,9 +52,9 @@ func (c *trackedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// openDatabase connects to the database. It fails if no connection can be made. Nothing depends on
-// a session of the database, so that a pooler may hand each transaction to another one (PgBouncer
-// in transaction mode): no setting but application_name is sent, and behind a pooler no statement
+// openDatabase connects to the database. It fails if no connection can be made. A pooler may hand
+// each transaction to another session of the database (PgBouncer in transaction mode). So nothing
+// depends on a session: no setting but application_name is sent, and behind a pooler no statement
 // has a name.
 func openDatabase(ctx context.Context, config *pgxpool.Config) (*database, error) {
 	d := &database{}
@@ -102,15 +102,20 @@ func openDatabase(ctx context.Context, config *pgxpool.Config) (*database, error
 
 	utc := &pgtype.TimestamptzCodec{ScanLocation: time.UTC}
 	config.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
-		conn.TypeMap().RegisterType(&pgtype.Type{Name: "timestamptz", OID: pgtype.TimestamptzOID, Codec: utc})
+		conn.TypeMap().RegisterType(&pgtype.Type{
+			Name:  "timestamptz",
+			OID:   pgtype.TimestamptzOID,
+			Codec: utc,
+		})
 		return conn.PgConn().Conn().SetDeadline(time.Time{})
 	}
 
-	for pool, connections := range map[**pgxpool.Pool]int32{
+	sizes := map[**pgxpool.Pool]int32{
 		&d.pool:   config.MaxConns,
 		&d.work:   max(2, config.MaxConns/2),
 		&d.probes: maxProbes,
-	} {
+	}
+	for pool, connections := range sizes {
 		settings := config.Copy()
 		settings.MaxConns = connections
 		*pool, err = pgxpool.NewWithConfig(ctx, settings)
@@ -169,6 +174,7 @@ func (d *database) watch(ctx context.Context, log *slog.Logger) {
 		if ctx.Err() != nil {
 			return
 		}
+
 		if err != nil && !isAnswer(err) {
 			d.dropBefore(began)
 		}
