@@ -29,8 +29,10 @@ func (m *extent) footprint() (parts multiPolygon) {
 		east = max(east, p[0])
 	}
 
-	const rounding = 1e-9 // degrees
+	// An outline around a pole ends a turn further than it begins.
 	isAroundPole := len(ring) > 0 && math.Abs(ring[len(ring)-1][0]-ring[0][0]) > 180
+
+	const rounding = 1e-9 // degrees
 	isAroundGlobe := east-west >= 360-rounding
 	switch {
 	case isAroundPole:
@@ -50,7 +52,9 @@ func (m *extent) footprint() (parts multiPolygon) {
 			{west, m.BBox[3]},
 		}
 	}
-	if signedArea(ring) < 0 {
+
+	isClockwise := signedArea(ring) < 0
+	if isClockwise {
 		slices.Reverse(ring)
 	}
 
@@ -282,7 +286,8 @@ func (m *extent) contains(lon, lat float64) bool {
 // the row knows the CRS, or if the raster has no transform.
 func (m *extent) knownCRS() (crs crsDefinition, shift datumShift, ok bool) {
 	hasCRS := m.CRS != nil || m.CRSDefinition != nil
-	hasTransform := len(m.Transform) == 6 && m.Width != nil && m.Height != nil
+	hasSize := m.Width != nil && m.Height != nil
+	hasTransform := hasSize && len(m.Transform) == 6
 	if !hasCRS || !hasTransform {
 		return crs, shift, false
 	}

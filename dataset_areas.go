@@ -93,13 +93,7 @@ func readGeometry(text string, most int) (parameter, value string, a area, ok bo
 	if box.west >= -180 && box.east <= 180 {
 		box.west, box.east = narrowerRange(box.west, box.east, turned.west, turned.east)
 	}
-	value = fmt.Sprintf(
-		"%v,%v,%v,%v",
-		box.west,
-		box.south,
-		box.east,
-		box.north,
-	)
+	value = fmt.Sprintf("%v,%v,%v,%v", box.west, box.south, box.east, box.north)
 	return "bbox", value, a, ok && corners <= most
 }
 

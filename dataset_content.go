@@ -24,10 +24,13 @@ func dataPath(dataset int64, path string) string {
 
 // mediaType returns the media type of a file.
 func mediaType(m extent) string {
-	switch {
-	case m.COG != nil && *m.COG:
+	isCOG := m.COG != nil && *m.COG
+	if isCOG {
 		return typeGeoTIFF + "; profile=cloud-optimized"
-	case m.Format != nil && *m.Format == "geotiff":
+	}
+
+	isGeoTIFF := m.Format != nil && *m.Format == "geotiff"
+	if isGeoTIFF {
 		return typeGeoTIFF
 	}
 	return "application/octet-stream"
@@ -127,8 +130,8 @@ func (f *content) closeLater() {
 	}()
 }
 
-// open opens the file. The error is a 404 for anything but a regular file of the dataset, and else
-// that of fileUnavailable.
+// open opens the file. Anything but a regular file of the dataset is a 404. Another error is that
+// of fileUnavailable.
 func (f *content) open() error {
 	dir, wrong := f.catalogue.core.cfg.placeDataset(f.row.Directory)
 	if wrong != nil {
@@ -192,7 +195,7 @@ func fileUnavailable(err error) *problem {
 // askFileSystem runs ask, which calls the file system, and returns its error. A call of a dead
 // network file system may never return, so ask runs in its own goroutine. askFileSystem abandons
 // the goroutine after the patience of analyses, or when ctx ends. If ask succeeds after that, drop
-// releases what it opened. Until ask returns, it holds a slot of its directory and a slot of the
+// closes the file that it opened. Until ask returns, it holds a slot of its directory and a slot of the
 // whole instance, which bounds the blocked threads.
 func (c *catalogue) askFileSystem(
 	ctx context.Context,
@@ -255,7 +258,7 @@ func newPatientWriter(w http.ResponseWriter, r *http.Request) *patientWriter {
 // recheckInterval is how long a long answer goes on after the credential has ended.
 const recheckInterval = 10 * time.Second
 
-// ReadFrom sends a body through a buffer of 16 KiB, half of what io.Copy takes.
+// ReadFrom sends a body through a buffer of 16 KiB. The buffer of io.Copy is twice as large.
 func (w *patientWriter) ReadFrom(body io.Reader) (int64, error) {
 	buffer := make([]byte, 16<<10)
 	onlyWrite := struct{ io.Writer }{w} // without ReadFrom, which io.CopyBuffer would call

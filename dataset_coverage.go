@@ -21,8 +21,8 @@ import (
 //go:embed dataset_coverage.svg
 var coverageTemplate string
 
-// coverage is the picture: the values of the template, which are stored in JSON, and what is needed
-// to draw it.
+// coverage is the picture: the values of the template, and values for drawing it. The values of the
+// template are stored in JSON.
 type coverage struct {
 	Name    string
 	Summary string
@@ -84,7 +84,8 @@ const (
 // getCoverage answers GET /api/v1/datasets/{id}/coverage.svg, a map of the files.
 func (c *catalogue) getCoverage(w http.ResponseWriter, r *http.Request) error {
 	by := r.URL.Query().Get("color")
-	if by != "" && by != "resolution" && by != "status" {
+	isColor := by == "" || by == "resolution" || by == "status"
+	if !isColor {
 		return invalid{{"color", "unknown", "must be resolution or status"}}.err()
 	}
 

@@ -100,8 +100,8 @@ func csvCell(value any) string {
 // characters for their narrow ones.
 var formulas = regexp.MustCompile(`(^|[;\t\r\n])([\s\p{Z}]*[=+@＝＋－＠-])`)
 
-// harmlessCell returns a text that a spreadsheet does not take for a formula: it puts an apostrophe
-// before what begins like a formula, unless the text is a number.
+// harmlessCell returns a text that a spreadsheet does not take for a formula. It puts an apostrophe
+// before a part that begins like a formula, unless the text is a number.
 func harmlessCell(text string) string {
 	_, err := strconv.ParseFloat(text, 64)
 	isNumber := err == nil && consistsOf(text, "0123456789.eE+-")
@@ -110,7 +110,8 @@ func harmlessCell(text string) string {
 	}
 
 	text = formulas.ReplaceAllString(text, "$1'$2")
-	if text != "" && strings.ContainsRune("\t\r\n", rune(text[0])) {
+	beginsBlank := text != "" && strings.ContainsRune("\t\r\n", rune(text[0]))
+	if beginsBlank {
 		return "'" + text
 	}
 	return text

@@ -97,6 +97,7 @@ func (m *ElevationDatasetFileMeta) stored() (names []string, values []any) {
 		column{"crs_definition", m.CRSDefinition},
 		column{"warnings", m.Warnings},
 	)
+
 	for _, c := range all {
 		names = append(names, c.name)
 		values = append(values, c.value)
@@ -198,7 +199,12 @@ func readFileFilter(query url.Values) (fileFilter, error) {
 	}
 
 	var v invalid
-	orders := []string{"", sortPath, sortCoarsest, sortNewest}
+	orders := []string{
+		"",
+		sortPath,
+		sortCoarsest,
+		sortNewest,
+	}
 	v.check(
 		slices.Contains(orders, f.sort),
 		"sort", "unknown",
@@ -340,7 +346,8 @@ func (c *catalogue) listFiles(w http.ResponseWriter, r *http.Request) error {
 // without one, of all.
 func (c *catalogue) pathFilter(r *http.Request) (d dataset, f fileFilter, err error) {
 	f, err = readFileFilter(r.URL.Query())
-	if err == nil && r.PathValue("id") != "" {
+	hasDataset := r.PathValue("id") != ""
+	if err == nil && hasDataset {
 		d, err = c.pathDataset(r)
 		f.datasetID = &d.ID
 	}
@@ -361,6 +368,7 @@ func (f fileFilter) key(file datasetFile) []string {
 	case sortNewest:
 		rank = -float64(file.ModifiedAt.UnixNano())
 	}
+
 	return []string{
 		strconv.FormatFloat(rank, 'g', -1, 64),
 		strconv.FormatInt(file.DatasetID, 10),
@@ -454,6 +462,7 @@ func (f fileFilter) args(after []string, limit int) pgx.NamedArgs {
 	if f.box != nil {
 		box = *f.box
 	}
+
 	return pgx.NamedArgs{
 		"dataset":  f.datasetID,
 		"status":   f.status,

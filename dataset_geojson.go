@@ -118,7 +118,7 @@ func writeFeatures(
 	read func(emit func(object) error) error,
 ) error {
 	write := func(out io.Writer) error {
-		title, _ := json.Marshal(name) // a text: there is no error
+		title, _ := json.Marshal(name) // text never fails
 		fmt.Fprintf(out, `{"type":"FeatureCollection","name":%s,"features":[`+"\n", title)
 
 		separator := ""
@@ -141,7 +141,7 @@ func writeFeatures(
 	return writeStream(w, r, typeGeoJSON, write)
 }
 
-// writeStream answers with what write produces, in gzip if the client accepts it. A slow client may
+// writeStream answers with the output of write, in gzip if the client accepts it. A slow client may
 // take its time as long as it goes on reading.
 func writeStream(
 	w http.ResponseWriter,

@@ -248,6 +248,7 @@ func worldFrame() mapFrame {
 		top:    top,
 		width:  width,
 		height: height,
+
 		x:      left + width/2,
 		y:      top + height/2,
 		perLon: width / 360.0,
@@ -442,7 +443,13 @@ func degrees(v float64, positive, negative string) string {
 func steps(span, from, to float64) (at []float64) {
 	unit := math.Pow(10, math.Floor(math.Log10(span/4)))
 	every := unit
-	for _, step := range [...]float64{2 * unit, 5 * unit, 15, 30} {
+	candidates := [...]float64{
+		2 * unit,
+		5 * unit,
+		15,
+		30,
+	}
+	for _, step := range candidates {
 		if span/step >= 4 {
 			every = step
 		}

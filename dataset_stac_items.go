@@ -97,7 +97,7 @@ func writeGeoJSON(w http.ResponseWriter, v any) error {
 	return writeBytes(w, http.StatusOK, typeGeoJSON, body)
 }
 
-// readSearch returns the parameters of a search, once the request may compute what they ask for.
+// readSearch returns the parameters of a search. It first waits for the slot that the search needs.
 // The fields of the JSON body of a POST are the parameters of GET, but lists are arrays, and the
 // geometry is an object. body is nil for a GET.
 func readSearch(r *http.Request) (query url.Values, body map[string]json.RawMessage, err error) {
@@ -392,7 +392,8 @@ func readInterval(text string) (since, until *int64, err error) {
 
 	var ends [2]*int64
 	for i, end := range [...]string{first, last} {
-		if isInterval && (end == "" || end == "..") {
+		isOpen := end == "" || end == ".."
+		if isInterval && isOpen {
 			continue
 		}
 

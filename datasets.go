@@ -478,6 +478,7 @@ func oneDataset(
 	args ...any,
 ) (dataset, error) {
 	d, err := collectOne[dataset](ctx, q, missing, doing, query, args...)
+
 	switch {
 	case isUniqueViolation(err, "datasets_name_key"):
 		err = &problem{
@@ -492,6 +493,7 @@ func oneDataset(
 			detail: "Another dataset has that directory.",
 		}
 	}
+
 	return d, err
 }
 

@@ -63,6 +63,7 @@ func collectOne[T any](
 	if err != nil {
 		return item, err
 	}
+
 	if len(items) == 0 {
 		return item, missing
 	}
@@ -71,7 +72,8 @@ func collectOne[T any](
 
 // scalar returns the value of a query that has one row with one column.
 func scalar[T any](ctx context.Context, q querier, doing, query string, args ...any) (value T, err error) {
-	err = q.QueryRow(ctx, query, args...).Scan(&value)
+	row := q.QueryRow(ctx, query, args...)
+	err = row.Scan(&value)
 	if err != nil {
 		return value, fmt.Errorf("%s: %w", doing, err)
 	}

@@ -40,17 +40,23 @@ func migrate(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger) error {
 			version    integer     PRIMARY KEY,
 			applied_at timestamptz NOT NULL DEFAULT now()
 		)`
-	const newest = `SELECT coalesce(max(version), 0) FROM schema_migrations`
-	steps := migrations()
+	const newest = `
+		SELECT coalesce(max(version), 0)
+		FROM schema_migrations`
 
+	steps := migrations()
 	return inTransaction(ctx, pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0`); err != nil {
+		_, err := tx.Exec(ctx, `SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0`)
+		if err != nil {
 			return fmt.Errorf("lift the time limits: %w", err)
 		}
-		if err := advisoryLock(ctx, tx, lockMigrate); err != nil {
+		err = advisoryLock(ctx, tx, lockMigrate)
+		if err != nil {
 			return err
 		}
-		if _, err := execute(ctx, tx, "create schema_migrations", createTable); err != nil {
+
+		_, err = execute(ctx, tx, "create schema_migrations", createTable)
+		if err != nil {
 			return err
 		}
 
@@ -59,8 +65,10 @@ func migrate(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger) error {
 			return err
 		}
 		if current > len(steps) {
-			return fmt.Errorf("the database has schema version %d, newer than this program's %d: run the newer cairn",
-				current, len(steps))
+			return fmt.Errorf(
+				"the database has schema version %d, newer than this program's %d: run the newer cairn",
+				current, len(steps),
+			)
 		}
 
 		for version := current + 1; version <= len(steps); version++ {
