@@ -128,8 +128,8 @@ func safeNext(next, baseURL string) string {
 	return next
 }
 
-// signInPath returns the path of the login page, which goes on to next.
-func signInPath(next string) string { return "/login?next=" + url.QueryEscape(next) }
+// loginPathTo returns the path of the login page, which goes on to next.
+func loginPathTo(next string) string { return "/login?next=" + url.QueryEscape(next) }
 
 // withLoginPage returns err, a refusal of verifyPath. If it is a 401 and a browser asks for a page,
 // the result also has a Location: the login page, to which the proxy sends the browser. The proxy
@@ -151,7 +151,7 @@ func withLoginPage(r *http.Request, err error, baseURL string) error {
 
 	// A copy, because many requests share the problem.
 	p := *refused
-	p.location = signInPath(safeNext(uri, baseURL))
+	p.location = loginPathTo(safeNext(uri, baseURL))
 	return &p
 }
 

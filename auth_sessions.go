@@ -309,3 +309,16 @@ func endSessions(ctx context.Context, q querier, by actor, action, condition str
 	args = append([]any{by.id, by.name, by.credential, by.address, by.requestID, action}, args...)
 	return execute(ctx, q, "end sessions", begin+condition+end, args...)
 }
+
+// endRestored is the part of a psql script that ends what a backup may bring back: all sessions and
+// password tokens and, unless the variable keep_tokens is true, API tokens. They may have been
+// ended after the backup was made.
+const endRestored = `
+	UPDATE sessions
+	SET ended_at = now(),
+		end_reason = 'restored'
+	WHERE ended_at IS NULL;
+	DELETE FROM password_tokens;
+	DELETE FROM api_tokens
+	WHERE NOT :keep_tokens;
+`

@@ -42,9 +42,8 @@ WHERE pronamespace = current_schema()::regnamespace
 `
 
 // afterRestore is a psql script that commits, unless the backup's schema is newer than the
-// program's. It ends all sessions, password tokens and, without keep_tokens, API tokens, because
-// they may have been ended after the backup was made. It ends the leases of instances, and releases
-// their work, so that analyses continue.
+// program's. It ends sessions and tokens (endRestored). It ends the leases of instances, and
+// releases their work, so that analyses continue.
 const afterRestore = `
 RESET search_path;
 SET LOCAL cairn.newest = :newest; -- psql replaces no variable inside quotes
@@ -66,14 +65,7 @@ BEGIN
 	END IF;
 END $$;
 
-UPDATE sessions
-SET ended_at = now(),
-	end_reason = 'restored'
-WHERE ended_at IS NULL;
-DELETE FROM password_tokens;
-DELETE FROM api_tokens
-WHERE NOT :keep_tokens;
-
+` + endRestored + `
 UPDATE instances
 SET live_until = now() - interval '1 second'
 WHERE live_until > now();

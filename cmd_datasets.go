@@ -190,7 +190,8 @@ func newestAnalysisOf(ctx context.Context, q querier, d dataset) (a analysis, er
 	return a, err
 }
 
-// awaitAnalysis waits for the end of an analysis, and prints its counts and the summary of the report.
+// awaitAnalysis waits for the end of an analysis, and prints its counts and the summary of the
+// report.
 func (o invocation) awaitAnalysis(ctx context.Context, d dataset, id int64) error {
 	a, err := getAnalysis(ctx, o.db, d.ID, id)
 	for err == nil && a.FinishedAt == nil {

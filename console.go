@@ -242,7 +242,7 @@ func wantsPage(r *http.Request) bool {
 // Without a session, a page redirects to the login page, which returns to it afterwards.
 func (c *console) writeErrorPage(w *responseWriter, r *http.Request, p *page, wrong *problem) {
 	if wrong.status == http.StatusUnauthorized && isRead(r) {
-		goTo(w, signInPath(r.URL.RequestURI()))
+		goTo(w, loginPathTo(r.URL.RequestURI()))
 		return
 	}
 

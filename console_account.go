@@ -1,10 +1,7 @@
 package main
 
 import (
-	"context"
-	"net/http"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -25,41 +22,6 @@ func (c *console) homePage(a *apiReader) *page {
 	}
 
 	return &page{Template: "home", Title: "Cairn", Data: data}
-}
-
-// recognize sets the principal of a request for a page that is open to all, if its session cookie
-// is valid.
-func (a *apiReader) recognize() {
-	c := callerOf(a.r)
-	credential, err := a.console.accounts.readSessionCookie(a.r)
-	if c.principal != nil || err != nil {
-		return
-	}
-
-	p, err := getPrincipal(a.r.Context(), a.console.core.db, &a.console.accounts.users, credential)
-	if err == errInvalidToken {
-		return
-	}
-	if err != nil {
-		a.err = err
-		return
-	}
-
-	c.credential = credential
-	c.principal = p
-}
-
-// recognizeLost is recognize for a request without a route, which has no slot and no time limit
-// yet. Its context ignores the client: a canceled statement would close its database connection.
-func (c *console) recognizeLost(r *http.Request) {
-	detached := r.WithContext(context.WithoutCancel(r.Context()))
-
-	// An error hides only who the reader is.
-	withPoolSlot(detached, quick, func(ctx context.Context) error {
-		a := &apiReader{console: c, r: r.WithContext(ctx)}
-		a.recognize()
-		return a.err
-	})
 }
 
 // addAnalyses returns the datasets with no other details than the overview of the report and the
@@ -91,88 +53,6 @@ func (a *apiReader) addAnalyses(datasets []datasetItem) (list []datasetDetails) 
 		list[at].Analysis = &newest[i]
 	}
 	return list
-}
-
-// loginPage reads the page on which people sign in, and goes on to Next. While nobody has a
-// password, it tells the first administrator where the token is that sets one.
-func (c *console) loginPage(a *apiReader) *page {
-	const query = `
-		SELECT NOT EXISTS (
-			SELECT FROM users
-			WHERE password_hash IS NOT NULL
-		)`
-
-	// An error hides only the line for the first administrator.
-	var isNew bool
-	a.console.core.db.QueryRow(a.r.Context(), query).Scan(&isNew)
-
-	return &page{
-		Template: "login",
-		Title:    "Sign in",
-		Data: struct {
-			Next         string
-			IsNew        bool
-			Registration bool
-		}{
-			safeNext(a.r.URL.Query().Get("next"), c.core.cfg.baseURL),
-			isNew,
-			c.core.cfg.registration != registrationClosed,
-		},
-	}
-}
-
-// signInForm answers POST /login, as the API's login does. If the user has a second factor, the
-// next page asks for the code. Its form holds a passwordProof, and no password.
-func (c *console) signInForm(w http.ResponseWriter, r *http.Request) error {
-	f, err := readForm(r)
-	if err != nil {
-		return err
-	}
-	callerOf(r).inBrowser = true
-
-	// The first step checks the password. The second step has a proof of the first, and checks the
-	// code.
-	username := strings.TrimSpace(f.Get("username"))
-	password := f.Get("password")
-	otp := ""
-	proof := optional(f, "proof")
-	if proof != nil {
-		password = ""
-		otp = f.Get("otp")
-	}
-
-	found, err := c.accounts.checkCredentials(r, username, password, proof, otp)
-	if err == errSignInAgain {
-		delete(f, "proof")
-		return c.refuse(w, r, f, c.loginPage, err)
-	}
-
-	err = c.accounts.finishLogin(w, r, found, password, err)
-	if err == nil {
-		return goTo(w, safeNext(f.Get("next"), c.core.cfg.baseURL))
-	}
-	if err != errOTPRequired || proof != nil {
-		return c.refuse(w, r, f, c.loginPage, err)
-	}
-
-	// The password is right, and the code is missing: the next page asks for it.
-	c.accounts.rehash(r, found, password)
-	end := c.core.now().Add(codeWait).Unix()
-	signer := c.core.keys.Load().keys[0]
-	f["proof"] = []string{signer.passwordProof(found, end)}
-
-	show := c.show(c.loginPage, func(p *page) { p.addForm(r, f) })
-	return show(w, r)
-}
-
-// signOutForm answers POST /logout.
-func (c *console) signOutForm(w http.ResponseWriter, r *http.Request) error {
-	if err := c.accounts.endBrowserSession(r); err != nil {
-		return err
-	}
-
-	c.accounts.setCookie(w, sessionCookie, "", -1)
-	return goTo(w, "/login?done=out")
 }
 
 // registerPage reads the page on which people create an account.

@@ -170,11 +170,11 @@ func (x *proxied) checkBrowser() {
 	b := &browser{client: x.web}
 	for page, next := range map[string]string{"/page?a=1&b=2": "/page?a=1&b=2", "/": "/", "//evil.example/x": "/", "/%5Cevil.example": "/%5Cevil.example"} {
 		a := b.page("GET", page, "")
-		if want := signInPath(next); a.status != 302 || a.header.Get("Location") != want {
+		if want := loginPathTo(next); a.status != 302 || a.header.Get("Location") != want {
 			t.Errorf("%s: %d to %q, want %q", page, a.status, a.header.Get("Location"), want)
 		}
 	}
-	b.shows(200, "GET", signInPath("/page?a=1&b=2"), "", `name="next" value="/page?a=1&amp;b=2"`, "/console/style.css")
+	b.shows(200, "GET", loginPathTo("/page?a=1&b=2"), "", `name="next" value="/page?a=1&amp;b=2"`, "/console/style.css")
 	b.must(200, "GET", "/console/style.css", nil)
 	form := "username=ada&password=" + testPassword + "&next=/page"
 	if a := b.page("POST", "/login", form, "Sec-Fetch-Site: cross-site", "Origin: https://evil.example"); a.status != 403 || b.cookie != "" {
