@@ -44,11 +44,13 @@ func (a *accounts) createRole(w http.ResponseWriter, r *http.Request, c roleChan
 	if c.Permissions == nil {
 		return invalid{{"permissions", "missing", "is required; an empty list allows nothing"}}.err()
 	}
+
 	var created role
 	err := a.administer(r, roleManage, func(ctx context.Context, tx pgx.Tx, by actor) (err error) {
 		created, err = createRole(ctx, tx, by, c)
 		return err
 	})
+
 	return writeCreated(w, created, "/api/v1/roles/"+strconv.FormatInt(created.ID, 10), err)
 }
 
@@ -63,6 +65,7 @@ func (a *accounts) updateRole(w http.ResponseWriter, r *http.Request, c roleChan
 		after, err = updateRole(ctx, tx, by, before, c)
 		return err
 	})
+
 	return writeEntity(w, after, tagOf(after), err)
 }
 
@@ -90,7 +93,11 @@ func (a *accounts) pathRole(r *http.Request, q querier) (role, error) {
 
 // getRole returns the role with that id or that name. If there is none, the error is missing.
 func getRole(ctx context.Context, q querier, id int64, name string, missing error) (role, error) {
-	const query = `SELECT ` + roleColumns + ` FROM roles r WHERE r.id = $1 OR r.name = $2`
+	const query = `
+		SELECT ` + roleColumns + `
+		FROM roles r
+		WHERE r.id = $1
+			OR r.name = $2`
 	r, err := collectOne[role](ctx, q, missing, "find role", query, id, name)
 	r.Permissions = effectivePermissions(r.Declared, []string{r.Name}, r.Permissions)
 	return r, err
@@ -98,7 +105,8 @@ func getRole(ctx context.Context, q querier, id int64, name string, missing erro
 
 // roleNamed returns the role of that name. If there is none, the error is a 422 for the field.
 func roleNamed(ctx context.Context, q querier, field, name string) (role, error) {
-	return getRole(ctx, q, 0, name, invalid{{field, "unknown", fmt.Sprintf("there is no role %.64q", name)}}.err())
+	missing := invalid{{field, "unknown", fmt.Sprintf("there is no role %.64q", name)}}.err()
+	return getRole(ctx, q, 0, name, missing)
 }
 
 // roleChange holds the new fields of a role. A nil field stays unchanged.
@@ -115,14 +123,16 @@ func (c *roleChange) check(ctx context.Context, q querier) error {
 	if err != nil {
 		return err
 	}
+
 	var v invalid
 	if c.Name != nil {
 		name, ok := normalizeUsername(*c.Name)
 		v.check(ok, "name", "malformed", usernameRule)
 		c.Name = &name
 	}
-	v.check(c.Description == nil || isLine(*c.Description, 0, 200),
-		"description", "malformed", "must be at most 200 characters without control characters")
+	isDescription := c.Description == nil || isLine(*c.Description, 0, 200)
+	v.check(isDescription, "description", "malformed",
+		"must be at most 200 characters without control characters")
 	v.permissions(known, c.Permissions)
 	return v.err()
 }
@@ -133,6 +143,8 @@ var errBuiltIn = conflict("role_built_in", "The role admin cannot be removed or 
 
 // createRole creates a role. The actor must hold its permissions. Requires lockAccess.
 func createRole(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, error) {
+	const query = `INSERT INTO roles (name) VALUES ($1) RETURNING id`
+
 	if c.Name == nil {
 		c.Name = new("") // refused below: a role needs a name
 	}
@@ -142,7 +154,8 @@ func createRole(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, e
 	if err := by.covers(c.Permissions); err != nil {
 		return role{}, err
 	}
-	id, err := scalar[int64](ctx, tx, "create role", `INSERT INTO roles (name) VALUES ($1) RETURNING id`, c.Name)
+
+	id, err := scalar[int64](ctx, tx, "create role", query, c.Name)
 	if err != nil {
 		return role{}, takenError(err)
 	}
@@ -159,9 +172,11 @@ func updateRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleCha
 	if err := c.check(ctx, tx); err != nil {
 		return role{}, err
 	}
+
 	wanted := c.apply(before)
 	isRenamed := wanted.Name != before.Name
-	isOfAdmin := before.Name == adminRole && (isRenamed || c.Description != nil || c.Permissions != nil)
+	isRedefined := c.Description != nil || c.Permissions != nil
+	isOfAdmin := before.Name == adminRole && (isRenamed || isRedefined)
 	isOfMember := before.Name == memberRole && isRenamed
 	if isOfAdmin || isOfMember {
 		return role{}, errBuiltIn
@@ -179,12 +194,15 @@ func updateRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleCha
 		return before, nil
 	}
 
+	// Holders may gain permissions by either change.
 	isLifted := before.RequiresSecondFactor && !wanted.RequiresSecondFactor
 	if isLifted || !slices.Equal(before.Permissions, wanted.Permissions) {
-		if err := endOldCredentials(ctx, tx, by, nil, before.ID, wanted.Permissions); err != nil {
+		err := endOldCredentials(ctx, tx, by, nil, before.ID, wanted.Permissions)
+		if err != nil {
 			return role{}, err
 		}
 	}
+
 	after, err := storeRole(ctx, tx, before.ID, c)
 	if err != nil {
 		return role{}, err
@@ -213,12 +231,16 @@ func storeRole(ctx context.Context, tx pgx.Tx, id int64, c roleChange) (role, er
 				requires_second_factor = coalesce($5, requires_second_factor)
 			WHERE id = $1
 		), taken AS (
-			DELETE FROM role_permissions WHERE role_id = $1 AND permission <> ALL ($4) -- none if $4 is null
+			DELETE FROM role_permissions
+			WHERE role_id = $1
+				AND permission <> ALL ($4) -- none if $4 is null
 		)
 		INSERT INTO role_permissions (role_id, permission)
 		SELECT $1, unnest($4::text[])
 		ON CONFLICT DO NOTHING`
-	_, err := execute(ctx, tx, "change role", query, id, c.Name, c.Description, c.Permissions, c.RequiresSecondFactor)
+
+	args := []any{id, c.Name, c.Description, c.Permissions, c.RequiresSecondFactor}
+	_, err := execute(ctx, tx, "change role", query, args...)
 	if err != nil {
 		return role{}, takenError(err)
 	}
@@ -237,7 +259,11 @@ func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *st
 		)
 		DELETE FROM roles
 		WHERE id = $1
-			AND NOT EXISTS (SELECT FROM user_roles WHERE role_id = $1)`
+			AND NOT EXISTS (
+				SELECT
+				FROM user_roles
+				WHERE role_id = $1
+			)`
 
 	if old.Name == adminRole || old.Name == memberRole {
 		return errBuiltIn
@@ -246,7 +272,7 @@ func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *st
 		return err
 	}
 
-	var after any
+	var after any // nil without reassign
 	if reassign != nil {
 		next, err := reassignRole(ctx, tx, by, old, *reassign)
 		if err != nil {
@@ -274,7 +300,9 @@ func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *st
 func reassignRole(ctx context.Context, tx pgx.Tx, by actor, old role, name string) (role, error) {
 	const move = `
 		WITH holders AS (
-			DELETE FROM user_roles WHERE role_id = $1 RETURNING user_id
+			DELETE FROM user_roles
+			WHERE role_id = $1
+			RETURNING user_id
 		)
 		INSERT INTO user_roles (user_id, role_id)
 		SELECT user_id, $2
@@ -294,12 +322,12 @@ func reassignRole(ctx context.Context, tx pgx.Tx, by actor, old role, name strin
 	if err := by.covers(next.Permissions); err != nil {
 		return role{}, err
 	}
-
 	if next.RequiresSecondFactor != old.RequiresSecondFactor {
 		if err := by.coversHolders(ctx, tx, old.ID); err != nil {
 			return role{}, err
 		}
 	}
+
 	if err := endOldCredentials(ctx, tx, by, nil, old.ID, next.Permissions); err != nil {
 		return role{}, err
 	}

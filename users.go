@@ -100,19 +100,23 @@ func (a *accounts) createUser(w http.ResponseWriter, r *http.Request) error {
 		status:      statusActive,
 		roles:       in.Roles,
 	}
+
 	var u user
 	var token passwordToken
 	err := a.administer(r, userManage, func(ctx context.Context, tx pgx.Tx, by actor) (err error) {
-		if u, err = createUser(ctx, tx, by, n); err == nil {
-			token, err = createPasswordToken(ctx, tx, u.ID, firstPasswordTTL)
+		u, err = createUser(ctx, tx, by, n)
+		if err != nil {
+			return err
 		}
+		token, err = createPasswordToken(ctx, tx, u.ID, firstPasswordTTL)
 		return err
 	})
 
-	return writeCreated(w, struct {
+	created := struct {
 		user
 		passwordToken
-	}{u, token.withLink(a.core.cfg)}, "/api/v1/users/"+u.ID, err)
+	}{u, token.withLink(a.core.cfg)}
+	return writeCreated(w, created, "/api/v1/users/"+u.ID, err)
 }
 
 // getUser answers GET /api/v1/users/{id}.
@@ -131,6 +135,7 @@ func (a *accounts) updateUser(w http.ResponseWriter, r *http.Request, c userChan
 	if err := c.check(); err != nil {
 		return err
 	}
+
 	return a.changeUser(w, r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
 		if c.Email != nil && target.ID == *by.id {
 			return errUseOwnRoute
@@ -149,6 +154,7 @@ func (a *accounts) replaceUserRoles(w http.ResponseWriter, r *http.Request, in r
 	if in.Roles == nil {
 		return invalid{{"roles", "missing", "is required; an empty list takes all roles away"}}.err()
 	}
+
 	return a.changeUser(w, r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
 		return replaceRoles(ctx, tx, by, target, in.Roles)
 	})
@@ -165,11 +171,13 @@ func (a *accounts) addUserRole(w http.ResponseWriter, r *http.Request, in roleRe
 	if !ok {
 		return invalid{{"role", "malformed", usernameRule}}.err()
 	}
+
 	return a.changeUser(w, r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
 		if _, err := roleNamed(ctx, tx, "role", name); err != nil {
 			return err
 		}
-		return replaceRoles(ctx, tx, by, target, append(slices.Clone(target.Roles), name))
+		names := append(slices.Clone(target.Roles), name)
+		return replaceRoles(ctx, tx, by, target, names)
 	})
 }
 
@@ -181,7 +189,8 @@ func (a *accounts) removeUserRole(w http.ResponseWriter, r *http.Request) error 
 		if at < 0 {
 			return notFound("role of "+target.Username+" called", name)
 		}
-		return replaceRoles(ctx, tx, by, target, slices.Delete(slices.Clone(target.Roles), at, at+1))
+		names := slices.Delete(slices.Clone(target.Roles), at, at+1)
+		return replaceRoles(ctx, tx, by, target, names)
 	})
 }
 
@@ -193,11 +202,13 @@ type userOperation func(ctx context.Context, tx pgx.Tx, by actor, target user) e
 func (a *accounts) changeUser(w http.ResponseWriter, r *http.Request, do userOperation) error {
 	var after user
 	err := a.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) (err error) {
-		if err = do(ctx, tx, by, target); err == nil {
-			after, err = getUser(ctx, tx, target.ID)
+		if err := do(ctx, tx, by, target); err != nil {
+			return err
 		}
+		after, err = getUser(ctx, tx, target.ID)
 		return err
 	})
+
 	return writeEntity(w, after, after.tag(), err)
 }
 
@@ -216,6 +227,7 @@ func (a *accounts) createPasswordReset(w http.ResponseWriter, r *http.Request) e
 		token, err = startPasswordReset(ctx, tx, by, target)
 		return err
 	})
+
 	return writeCreated(w, token.withLink(a.core.cfg), "", err)
 }
 
@@ -251,15 +263,18 @@ func (a *accounts) endTokensOfUser(w http.ResponseWriter, r *http.Request) error
 func (a *accounts) actOnUser(r *http.Request, do userOperation) error {
 	return a.administer(r, userManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
 		target, err := getUser(ctx, tx, pathUUID(r, "id"))
-		if err == nil {
-			err = by.coversRoles(ctx, tx, target.Roles) // also if the target is disabled
-		}
-		if err == nil {
-			err = checkMatch(r.Header["If-Match"], target.tag())
-		}
 		if err != nil {
 			return err
 		}
+
+		// The subset rule holds for a disabled target too.
+		if err := by.coversRoles(ctx, tx, target.Roles); err != nil {
+			return err
+		}
+		if err := checkMatch(r.Header["If-Match"], target.tag()); err != nil {
+			return err
+		}
+
 		return do(ctx, tx, by, target)
 	})
 }
@@ -287,18 +302,21 @@ type newUser struct {
 func checkIdentity(v *invalid, username, email, displayName *string) {
 	if username != nil {
 		name, ok := normalizeUsername(*username)
-		v.check(name != "operator" && name != "cairn",
-			"username", "reserved", "names the command line or the service in the audit log")
+		isReserved := name == "operator" || name == "cairn"
+		v.check(!isReserved, "username", "reserved", "names the command line or the service in the audit log")
 		v.check(ok, "username", "malformed", usernameRule)
 		*username = name
 	}
+
 	if email != nil && *email != "" {
 		address, ok := normalizeEmail(*email)
 		v.check(ok, "email", "malformed", "is not an e-mail address")
 		*email = address
 	}
-	v.check(displayName == nil || isLine(*displayName, 0, 100),
-		"display_name", "malformed", "must be at most 100 characters without control characters")
+
+	isDisplayName := displayName == nil || isLine(*displayName, 0, 100)
+	v.check(isDisplayName, "display_name", "malformed",
+		"must be at most 100 characters without control characters")
 }
 
 // usernameRule says which names of users and roles are valid.
@@ -336,9 +354,12 @@ func normalizeLogin(login string) string {
 // none U+FFFE, U+FFFF or their like at the end of another plane.
 func isLine(text string, low, high int) bool {
 	n := utf8.RuneCountInString(text)
-	return n >= low && n <= high && !strings.ContainsFunc(text, func(c rune) bool {
-		return isUnsafe(c) || c&0xfffe == 0xfffe
-	})
+	if n < low || n > high {
+		return false
+	}
+
+	isForbidden := func(c rune) bool { return isUnsafe(c) || c&0xfffe == 0xfffe }
+	return !strings.ContainsFunc(text, isForbidden)
 }
 
 // createUser creates a user. The actor must hold the roles' permissions. Requires lockAccess.
@@ -346,6 +367,7 @@ func createUser(ctx context.Context, tx pgx.Tx, by actor, n newUser) (user, erro
 	if err := by.coversRoles(ctx, tx, n.roles); err != nil {
 		return user{}, err
 	}
+
 	u, err := insertUser(ctx, tx, n)
 	if err != nil {
 		return user{}, err
@@ -358,8 +380,20 @@ func createUser(ctx context.Context, tx pgx.Tx, by actor, n newUser) (user, erro
 func insertUser(ctx context.Context, tx pgx.Tx, n newUser) (user, error) {
 	const query = `
 		WITH u AS (
-			INSERT INTO users (username, email, display_name, status, password_hash)
-			VALUES ($1, nullif($2, ''), $3, $4, $5)
+			INSERT INTO users (
+				username,
+				email,
+				display_name,
+				status,
+				password_hash
+			)
+			VALUES (
+				$1,
+				nullif($2, ''),
+				$3,
+				$4,
+				$5
+			)
 			RETURNING id
 		), granted AS (
 			INSERT INTO user_roles (user_id, role_id)
@@ -369,8 +403,9 @@ func insertUser(ctx context.Context, tx pgx.Tx, n newUser) (user, error) {
 		)
 		SELECT id::text
 		FROM u`
-	id, err := scalar[string](ctx, tx, "create user", query,
-		n.username, n.email, n.displayName, n.status, n.passwordHash, n.roles)
+
+	args := []any{n.username, n.email, n.displayName, n.status, n.passwordHash, n.roles}
+	id, err := scalar[string](ctx, tx, "create user", query, args...)
 	if err != nil {
 		return user{}, takenError(err)
 	}
@@ -464,13 +499,17 @@ func updateUser(ctx context.Context, tx pgx.Tx, by actor, target user, c userCha
 func replaceRoles(ctx context.Context, tx pgx.Tx, by actor, target user, names []string) error {
 	const query = `
 		WITH given AS (
-			SELECT id FROM roles WHERE name = ANY ($2)
+			SELECT id
+			FROM roles
+			WHERE name = ANY ($2)
 		), taken AS (
 			DELETE FROM user_roles
 			WHERE user_id = $1
 				AND role_id NOT IN (SELECT id FROM given)
 		), touched AS (
-			UPDATE users SET updated_at = now() WHERE id = $1
+			UPDATE users
+			SET updated_at = now()
+			WHERE id = $1
 		)
 		INSERT INTO user_roles (user_id, role_id)
 		SELECT $1, id
@@ -489,6 +528,8 @@ func replaceRoles(ctx context.Context, tx pgx.Tx, by actor, target user, names [
 	if slices.Equal(names, target.Roles) {
 		return nil
 	}
+
+	// Before the roles are replaced: it compares the old permissions with the new ones.
 	if err := endOldCredentials(ctx, tx, by, &target.ID, 0, given); err != nil {
 		return err
 	}
@@ -506,10 +547,12 @@ func endAllSessions(ctx context.Context, tx pgx.Tx, by actor, target user) error
 // deleteUser deletes a user with sessions, API tokens and roles. The user's messages and audit rows
 // stay, and the name is never used again. Requires lockAccess and a checked target (see actOnUser).
 func deleteUser(ctx context.Context, tx pgx.Tx, by actor, target user) error {
+	const query = `DELETE FROM users WHERE id = $1`
+
 	if err := revokeCredentials(ctx, tx, by, target); err != nil {
 		return err
 	}
-	if _, err := execute(ctx, tx, "delete user", `DELETE FROM users WHERE id = $1`, target.ID); err != nil {
+	if _, err := execute(ctx, tx, "delete user", query, target.ID); err != nil {
 		return err
 	}
 	return audit(ctx, tx, by, "user.delete", "user:"+target.Username, target, nil)
@@ -527,6 +570,9 @@ func startPasswordReset(ctx context.Context, tx pgx.Tx, by actor, target user) (
 
 // getUser returns the user with that id, or a 404.
 func getUser(ctx context.Context, q querier, id string) (user, error) {
-	const query = `SELECT ` + userColumns + ` FROM users u WHERE u.id = $1`
+	const query = `
+		SELECT ` + userColumns + `
+		FROM users u
+		WHERE u.id = $1`
 	return collectOne[user](ctx, q, notFound("user", id), "get user", query, id)
 }

@@ -20,16 +20,20 @@ func (a *accounts) listUsers(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	var v invalid
-	v.check(f.part == nil || utf8.RuneCountInString(*f.part) >= 3 && len(*f.part) <= 254,
-		"q", "out_of_range", "must have 3 or more characters, at most 254 bytes")
+	if f.part != nil {
+		inRange := utf8.RuneCountInString(*f.part) >= 3 && len(*f.part) <= 254
+		v.check(inRange, "q", "out_of_range", "must have 3 or more characters, at most 254 bytes")
+	}
 	v.oneOf("status", f.status, statusActive, statusDisabled, statusPending)
 	if err := v.err(); err != nil {
 		return err
 	}
 
-	return writeList(a.core, w, r, []string{""}, func(after []string, limit int) ([]user, error) {
+	list := func(after []string, limit int) ([]user, error) {
 		return listUsers(r.Context(), a.core.db, f, after[0], limit)
-	}, func(u user) []string { return []string{u.Username} })
+	}
+	key := func(u user) []string { return []string{u.Username} }
+	return writeList(a.core, w, r, []string{""}, list, key)
 }
 
 // userFilter selects users. A nil field matches any user.
@@ -51,10 +55,13 @@ func listUsers(ctx context.Context, q querier, f userFilter, after string, limit
 			AND ($2::text IS NULL OR u.username = lower($2))
 			AND ($3::text IS NULL OR u.status = $3)
 			AND ($4::text IS NULL
-				OR u.username LIKE lower($4) OR u.email LIKE lower($4) OR lower(u.display_name) LIKE lower($4))
+				OR u.username LIKE lower($4)
+				OR u.email LIKE lower($4)
+				OR lower(u.display_name) LIKE lower($4))
 			AND ($5::bigint IS NULL OR u.id IN (SELECT user_id FROM user_roles WHERE role_id = $5))
 		ORDER BY u.username
 		LIMIT $6`
+
 	var pattern *string
 	if f.part != nil {
 		escaped := strings.NewReplacer(`\`, `\\`, "%", `\%`, "_", `\_`).Replace(*f.part)
