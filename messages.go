@@ -44,16 +44,32 @@ func (m message) ForEverybody() bool { return m.Roles == nil }
 // tag returns the message's entity tag, for If-Match. It ignores the state, which time changes, and
 // whether the reader has read the message.
 func (m message) tag() string {
-	m.State, m.Read = "", nil
+	m.State = ""
+	m.Read = nil
 	return tagOf(m)
 }
 
 // messageColumns is SQL for the columns of a message as the user $1 sees it, from messageReader.
 const messageColumns = `
-	m.id, m.title, m.body, m.severity, m.author, m.include_new_users,
-	m.publish_at, m.expires_at, m.created_at, m.updated_at,
-	CASE WHEN m.role_ids IS NOT NULL
-		THEN ARRAY(SELECT r.name FROM roles r WHERE r.id = ANY (m.role_ids) ORDER BY r.name) END AS roles,
+	m.id,
+	m.title,
+	m.body,
+	m.severity,
+	m.author,
+	m.include_new_users,
+	m.publish_at,
+	m.expires_at,
+	m.created_at,
+	m.updated_at,
+	CASE
+		WHEN m.role_ids IS NOT NULL
+		THEN ARRAY(
+			SELECT r.name
+			FROM roles r
+			WHERE r.id = ANY (m.role_ids)
+			ORDER BY r.name
+		)
+	END AS roles,
 	` + messageState + ` AS state,
 	CASE WHEN ` + messageAddressed + ` THEN ` + messageIsRead + ` END AS read`
 
@@ -69,7 +85,12 @@ const messageState = `
 // messageUsers is SQL for the users u with the ids of their roles. A subquery for each message
 // would take ten times as long.
 const messageUsers = `
-	(SELECT u.*, ARRAY(SELECT ur.role_id FROM user_roles ur WHERE ur.user_id = u.id) AS role_ids FROM users u) u`
+	(
+		SELECT
+			u.*,
+			ARRAY(SELECT ur.role_id FROM user_roles ur WHERE ur.user_id = u.id) AS role_ids
+		FROM users u
+	) u`
 
 // messageReader is SQL that joins the messages m with the user $1 as u and the user's watermark w.
 const messageReader = `
@@ -79,14 +100,21 @@ const messageReader = `
 
 // messageIsFor is SQL for: once the message m is published, u is one of its users.
 const messageIsFor = `
-	((m.include_new_users OR m.publish_at > u.created_at) AND (m.role_ids IS NULL OR m.role_ids && u.role_ids))`
+	(
+		(m.include_new_users OR m.publish_at > u.created_at)
+		AND (m.role_ids IS NULL OR m.role_ids && u.role_ids)
+	)`
 
 // messageWasAddressed is SQL for: the message m has been published, and u is one of its users.
 const messageWasAddressed = `(m.publish_at <= now() AND ` + messageIsFor + `)`
 
 // messageAddressed is SQL for: the user u sees the message m now.
 const messageAddressed = `
-	((m.expires_at IS NULL OR m.expires_at > now()) AND m.retracted_at IS NULL AND ` + messageWasAddressed + `)`
+	(
+		(m.expires_at IS NULL OR m.expires_at > now())
+		AND m.retracted_at IS NULL
+		AND ` + messageWasAddressed + `
+	)`
 
 // messageIsCovered is SQL for: the message m is at or below the watermark w.
 const messageIsCovered = `coalesce((m.publish_at, m.id) <= (w.publish_at, w.message_id), false)`
@@ -94,8 +122,15 @@ const messageIsCovered = `coalesce((m.publish_at, m.id) <= (w.publish_at, w.mess
 // messageIsRead is SQL for: the watermark w covers the message m, or the user u has marked it. It
 // is not a join, because a join takes seconds while the statistics are out of date.
 const messageIsRead = `
-	(` + messageIsCovered + `
-		OR (SELECT true FROM system_message_reads mr WHERE mr.user_id = u.id AND mr.message_id = m.id) IS NOT NULL)`
+	(
+		` + messageIsCovered + `
+		OR (
+			SELECT true
+			FROM system_message_reads mr
+			WHERE mr.user_id = u.id
+				AND mr.message_id = m.id
+		) IS NOT NULL
+	)`
 
 // changed is a JSON field that may be absent, null or a value.
 type changed[T any] struct {
@@ -126,19 +161,26 @@ type messageChange struct {
 // check parses the times. It returns a 422 if a field is invalid or a role is unknown.
 func (c *messageChange) check(ctx context.Context, q querier) error {
 	var v invalid
-	v.check(c.Title == nil || isLine(*c.Title, 1, 200) && strings.TrimSpace(*c.Title) != "",
-		"title", "malformed", "must be one line of 1 to 200 characters")
-	v.check(c.Body == nil || isText(*c.Body, 20000), "body", "malformed",
-		"must be text of 1 to 20,000 characters, without control characters other than tab and newline, "+
-			"and without those that change the direction of text")
+	if c.Title != nil {
+		isTitle := isLine(*c.Title, 1, 200) && strings.TrimSpace(*c.Title) != ""
+		v.check(isTitle, "title", "malformed", "must be one line of 1 to 200 characters")
+	}
+	if c.Body != nil {
+		v.check(isText(*c.Body, 20000), "body", "malformed",
+			"must be text of 1 to 20,000 characters, without control characters other than tab and newline, "+
+				"and without those that change the direction of text")
+	}
 	v.oneOf("severity", c.Severity, "info", "warning", "critical")
-	v.check(c.Roles.value == nil || len(*c.Roles.value) > 0,
-		"roles", "missing", "must name a role, or be null for everybody")
+	if c.Roles.value != nil {
+		namesRole := len(*c.Roles.value) > 0
+		v.check(namesRole, "roles", "missing", "must name a role, or be null for everybody")
+	}
 	c.publishAt = v.time("publish_at", c.PublishAt.value)
 	c.expiresAt = v.time("expires_at", c.ExpiresAt.value)
 	if err := v.err(); err != nil || c.Roles.value == nil {
 		return err
 	}
+
 	_, err := rolePermissions(ctx, q, *c.Roles.value)
 	return err
 }
@@ -146,9 +188,12 @@ func (c *messageChange) check(ctx context.Context, q querier) error {
 // isText reports whether text has 1 to high code points, is not blank, and has no unsafe character
 // (see isUnsafe) but tab, newline and carriage return.
 func isText(text string, high int) bool {
-	isForbidden := func(c rune) bool { return isUnsafe(c) && c != '\t' && c != '\n' && c != '\r' }
-	isShort := utf8.RuneCountInString(text) <= high
-	return isShort && strings.TrimSpace(text) != "" && !strings.ContainsFunc(text, isForbidden)
+	isLayout := func(c rune) bool { return c == '\t' || c == '\n' || c == '\r' }
+	isForbidden := func(c rune) bool { return isUnsafe(c) && !isLayout(c) }
+	if utf8.RuneCountInString(text) > high || strings.TrimSpace(text) == "" {
+		return false
+	}
+	return !strings.ContainsFunc(text, isForbidden)
 }
 
 // createMessage answers POST /api/v1/system-messages.
@@ -157,6 +202,7 @@ func (a *announcements) createMessage(w http.ResponseWriter, r *http.Request, c 
 	if err != nil {
 		return err
 	}
+
 	// Read after the commit: by then a message for now is published.
 	created, err := getMessage(r.Context(), a.core.db, &principalOf(r).User.ID, id)
 	return writeCreated(w, created, "/api/v1/system-messages/"+strconv.FormatInt(id, 10), err)
@@ -164,7 +210,8 @@ func (a *announcements) createMessage(w http.ResponseWriter, r *http.Request, c 
 
 // updateMessage answers PATCH /api/v1/system-messages/{id}.
 func (a *announcements) updateMessage(w http.ResponseWriter, r *http.Request, c messageChange) error {
-	id, match := pathID(r, "id"), r.Header["If-Match"]
+	id := pathID(r, "id")
+	match := r.Header["If-Match"]
 	err := changeMessage(r.Context(), a.core.db, actorOf(r), "message.update", id, match, c.apply)
 	if err != nil {
 		return err
@@ -180,23 +227,31 @@ func (a *announcements) deleteMessage(w http.ResponseWriter, r *http.Request) er
 	if err := v.err(); err != nil {
 		return err
 	}
-	id, match := pathID(r, "id"), r.Header["If-Match"]
-	return writeDone(w, removeMessage(r.Context(), a.core.db, actorOf(r), id, permanently, match))
+
+	id := pathID(r, "id")
+	match := r.Header["If-Match"]
+	err := removeMessage(r.Context(), a.core.db, actorOf(r), id, permanently, match)
+	return writeDone(w, err)
 }
 
 // flagParameter returns a query parameter that is true or false. It is false if absent.
 func flagParameter(v *invalid, query url.Values, name string) bool {
 	value := query.Get(name)
 	isSet := value == "true"
-	v.check(isSet || value == "false" || !query.Has(name), name, "malformed", "must be true or false")
+	isUnset := value == "false" || !query.Has(name)
+	v.check(isSet || isUnset, name, "malformed", "must be true or false")
 	return isSet
 }
 
 // messageFilter selects messages. Nil and false select all.
 type messageFilter struct {
-	addressed, unread     bool    // only messages that the user sees; only those that the user has not read
-	part, severity, state *string // part: of the title or the body, in any case
-	since, until          *time.Time
+	addressed bool    // only messages that the user sees
+	unread    bool    // only messages that the user has not read
+	part      *string // of the title or the body, in any case
+	severity  *string
+	state     *string
+	since     *time.Time
+	until     *time.Time
 }
 
 // listMessages returns the handler of GET /api/v1/system-messages or, with inbox set, of GET
@@ -206,20 +261,28 @@ func (a *announcements) listMessages(inbox bool) handler {
 		query := r.URL.Query()
 		var v invalid
 		f := messageFilter{
-			addressed: inbox, unread: flagParameter(&v, query, "unread"),
-			part: optional(query, "q"), severity: optional(query, "severity"), state: optional(query, "state"),
-			since: v.time("since", optional(query, "since")), until: v.time("until", optional(query, "until")),
+			addressed: inbox,
+			unread:    flagParameter(&v, query, "unread"),
+			part:      optional(query, "q"),
+			severity:  optional(query, "severity"),
+			state:     optional(query, "state"),
+			since:     v.time("since", optional(query, "since")),
+			until:     v.time("until", optional(query, "until")),
 		}
 		v.oneOf("severity", f.severity, "info", "warning", "critical")
 		v.oneOf("state", f.state, "scheduled", "published", "expired", "retracted")
 		if err := v.err(); err != nil {
 			return err
 		}
-		return writeList(a.core, w, r, []string{"infinity", "0"}, func(after []string, limit int) ([]message, error) {
+
+		first := []string{"infinity", "0"}
+		list := func(after []string, limit int) ([]message, error) {
 			return listMessages(r.Context(), a.core.db, &principalOf(r).User.ID, f, after, limit)
-		}, func(m message) []string {
+		}
+		key := func(m message) []string {
 			return []string{m.PublishAt.Format(time.RFC3339Nano), strconv.FormatInt(m.ID, 10)}
-		})
+		}
+		return writeList(a.core, w, r, first, list, key)
 	}
 }
 
@@ -228,13 +291,20 @@ const messageRecipients = `
 		FROM system_messages m
 		CROSS JOIN` + messageUsers + `
 		LEFT JOIN system_message_watermarks w ON w.user_id = u.id
-		WHERE m.id = $1 AND u.status = 'active' AND u.password_hash IS NOT NULL AND ` + messageAddressed
+		WHERE m.id = $1
+			AND u.status = 'active'
+			AND u.password_hash IS NOT NULL
+			AND ` + messageAddressed
 
 // listUnreadBy answers GET …/{id}/unread-by with the recipients who have not read it, by name.
 func (a *announcements) listUnreadBy(w http.ResponseWriter, r *http.Request) error {
 	const query = `
-		SELECT u.id::text, u.username, u.display_name` + messageRecipients + `
-			AND NOT ` + messageIsRead + ` AND u.username > $2
+		SELECT
+			u.id::text,
+			u.username,
+			u.display_name` + messageRecipients + `
+			AND NOT ` + messageIsRead + `
+			AND u.username > $2
 		ORDER BY u.username
 		LIMIT $3`
 	type recipient struct {
@@ -242,10 +312,12 @@ func (a *announcements) listUnreadBy(w http.ResponseWriter, r *http.Request) err
 		Username    string `json:"username"`
 		DisplayName string `json:"display_name"`
 	}
+
 	id := pathID(r, "id")
 	if _, err := getMessage(r.Context(), a.core.db, nil, id); err != nil {
 		return err
 	}
+
 	key := func(u recipient) []string { return []string{u.Username} }
 	return writeRows(a.core, w, r, []string{""}, key, "list recipients without a mark", query, id)
 }
@@ -253,21 +325,26 @@ func (a *announcements) listUnreadBy(w http.ResponseWriter, r *http.Request) err
 // getMessage answers GET /api/v1/system-messages/{id}, with the numbers of recipients and readers.
 func (a *announcements) getMessage(w http.ResponseWriter, r *http.Request) error {
 	const count = `
-		SELECT count(*) AS recipients, count(*) FILTER (WHERE ` + messageIsRead + `) AS readers` + messageRecipients
+		SELECT
+			count(*) AS recipients,
+			count(*) FILTER (WHERE ` + messageIsRead + `) AS readers` + messageRecipients
+
 	id := pathID(r, "id")
 	m, err := getMessage(r.Context(), a.core.db, &principalOf(r).User.ID, id)
 	if err != nil {
 		return err
 	}
+
 	type counts struct {
 		Recipients int64 `json:"recipients"`
 		Readers    int64 `json:"readers"`
 	}
 	n, err := collectOne[counts](r.Context(), a.core.db, nil, "count readers", count, m.ID)
-	return writeEntity(w, struct {
+	found := struct {
 		message
 		counts
-	}{m, n}, m.tag(), err)
+	}{m, n}
+	return writeEntity(w, found, m.tag(), err)
 }
 
 // errNotAddressed is the 404 for a message that is not for the caller, or does not exist.
@@ -280,13 +357,17 @@ var errNotAddressed = newProblem(http.StatusNotFound, "not_addressed",
 func (a *announcements) readMessages(w http.ResponseWriter, r *http.Request) error {
 	const query = `
 		WITH there AS (
-			SELECT m.id, ` + messageIsRead + ` AS read` + messageReader + `
-			WHERE m.id = ANY ($2) AND ` + messageAddressed + `
+			SELECT
+				m.id,
+				` + messageIsRead + ` AS read` + messageReader + `
+			WHERE m.id = ANY ($2)
+				AND ` + messageAddressed + `
 		), marked AS (
 			INSERT INTO system_message_reads (user_id, message_id)
 			SELECT $1, id
 			FROM there
-			WHERE NOT read AND (SELECT count(*) FROM there) = cardinality($2)
+			WHERE NOT read
+				AND (SELECT count(*) FROM there) = cardinality($2)
 			ON CONFLICT DO NOTHING
 		)
 		SELECT count(*) = cardinality($2)
@@ -299,8 +380,12 @@ func (a *announcements) readMessages(w http.ResponseWriter, r *http.Request) err
 		if err := decodeJSON(r, &in); err != nil {
 			return err
 		}
-	} else if in.IDs = []int64{pathID(r, "id")}; in.IDs[0] == 0 {
-		return notFound("announcement", in.IDs[0])
+	} else {
+		id := pathID(r, "id")
+		if id == 0 {
+			return notFound("announcement", id)
+		}
+		in.IDs = []int64{id}
 	}
 
 	if len(in.IDs) == 0 || len(in.IDs) > maxPage {
@@ -308,7 +393,8 @@ func (a *announcements) readMessages(w http.ResponseWriter, r *http.Request) err
 	}
 
 	ids := slices.Compact(slices.Sorted(slices.Values(in.IDs)))
-	all, err := scalar[bool](r.Context(), a.core.db, "mark messages read", query, principalOf(r).User.ID, ids)
+	userID := principalOf(r).User.ID
+	all, err := scalar[bool](r.Context(), a.core.db, "mark messages read", query, userID, ids)
 	if err == nil && !all {
 		err = errNotAddressed
 	}
@@ -321,13 +407,20 @@ func (a *announcements) readMessages(w http.ResponseWriter, r *http.Request) err
 // messages one by one: the transaction of an earlier message may still be open, and a watermark
 // would cover that message unseen. The watermark never goes down.
 func (a *announcements) readAllMessages(w http.ResponseWriter, r *http.Request) error {
-	const newest = `SELECT m.id` + messageReader + ` WHERE m.id = $2 AND ` + messageWasAddressed
+	const newest = `
+		SELECT m.id` + messageReader + `
+		WHERE m.id = $2
+			AND ` + messageWasAddressed
 	const mark = `
 		WITH shown AS (
-			SELECT m.publish_at, m.id` + messageReader + `
+			SELECT
+				m.publish_at,
+				m.id` + messageReader + `
 			WHERE ` + messageAddressed + `
-				AND ($2::bigint IS NULL
-					OR (m.publish_at, m.id) <= (SELECT n.publish_at, n.id FROM system_messages n WHERE n.id = $2))
+				AND (
+					$2::bigint IS NULL
+					OR (m.publish_at, m.id) <= (SELECT n.publish_at, n.id FROM system_messages n WHERE n.id = $2)
+				)
 		), raised AS (
 			INSERT INTO system_message_watermarks AS old (user_id, publish_at, message_id)
 			SELECT $1, publish_at, id
@@ -336,13 +429,15 @@ func (a *announcements) readAllMessages(w http.ResponseWriter, r *http.Request) 
 			ORDER BY publish_at DESC, id DESC
 			LIMIT 1
 			ON CONFLICT (user_id) DO UPDATE
-			SET publish_at = excluded.publish_at, message_id = excluded.message_id
+			SET publish_at = excluded.publish_at,
+				message_id = excluded.message_id
 			WHERE (old.publish_at, old.message_id) < (excluded.publish_at, excluded.message_id)
 			RETURNING publish_at, message_id
 		), below AS (
 			DELETE FROM system_message_reads mr
 			USING system_messages m, raised
-			WHERE mr.user_id = $1 AND m.id = mr.message_id
+			WHERE mr.user_id = $1
+				AND m.id = mr.message_id
 				AND (m.publish_at, m.id) <= (raised.publish_at, raised.message_id)
 		)
 		INSERT INTO system_message_reads (user_id, message_id)
@@ -359,7 +454,9 @@ func (a *announcements) readAllMessages(w http.ResponseWriter, r *http.Request) 
 			return err
 		}
 	}
-	ctx, userID := r.Context(), principalOf(r).User.ID
+
+	ctx := r.Context()
+	userID := principalOf(r).User.ID
 	if in.UpTo != nil {
 		n, err := execute(ctx, a.core.db, "look for the newest message", newest, userID, in.UpTo)
 		if err == nil && n == 0 {
@@ -369,6 +466,7 @@ func (a *announcements) readAllMessages(w http.ResponseWriter, r *http.Request) 
 			return err
 		}
 	}
+
 	_, err := execute(ctx, a.core.db, "mark all messages read", mark, userID, in.UpTo)
 	return writeDone(w, err)
 }
@@ -389,13 +487,21 @@ func createMessage(ctx context.Context, db *pgxpool.Pool, by actor, c messageCha
 		VALUES ('', '', 'info', 'infinity', $1, $2)
 		RETURNING id`
 
-	c.Title, c.Body = cmp.Or(c.Title, new("")), cmp.Or(c.Body, new("")) // both are required
-	c.Roles.set, c.PublishAt.set, c.ExpiresAt.set = true, true, true    // null is the default
+	// An absent title or body is refused as an empty one is.
+	c.Title = cmp.Or(c.Title, new(""))
+	c.Body = cmp.Or(c.Body, new(""))
+
+	// The default of these is null.
+	c.Roles.set = true
+	c.PublishAt.set = true
+	c.ExpiresAt.set = true
+
 	err = inTransaction(ctx, db, func(tx pgx.Tx) error {
 		if err := c.check(ctx, tx); err != nil {
 			return err
 		}
-		if id, err = scalar[int64](ctx, tx, "create message", query, by.id, by.name); err != nil {
+		id, err = scalar[int64](ctx, tx, "create message", query, by.id, by.name)
+		if err != nil {
 			return err
 		}
 		if _, err := c.store(ctx, tx, id); err != nil {
@@ -416,25 +522,35 @@ func auditMessage(ctx context.Context, tx pgx.Tx, by actor, action string, id in
 	} else if _, isMissing := errors.AsType[*problem](err); !isMissing {
 		return err
 	}
+
 	return audit(ctx, tx, by, action, "message:"+strconv.FormatInt(id, 10), before, after)
 }
 
 // changeMessage runs do on a message, or returns a 404. If do changes a row, it adds an audit
 // row. Its transaction holds lockMessages. match are the lines of If-Match: if there are any, they
 // must name the message's entity tag.
-func changeMessage(ctx context.Context, db *pgxpool.Pool, by actor, action string, id int64, match []string,
-	do func(ctx context.Context, tx pgx.Tx, before message) (changed int64, err error)) error {
+func changeMessage(
+	ctx context.Context,
+	db *pgxpool.Pool,
+	by actor,
+	action string,
+	id int64,
+	match []string,
+	do func(ctx context.Context, tx pgx.Tx, before message) (changed int64, err error),
+) error {
 	return inTransaction(ctx, db, func(tx pgx.Tx) error {
 		if err := advisoryLock(ctx, tx, lockMessages); err != nil {
 			return err
 		}
+
 		before, err := getMessage(ctx, tx, nil, id)
-		if err == nil {
-			err = checkMatch(match, before.tag())
-		}
 		if err != nil {
 			return err
 		}
+		if err := checkMatch(match, before.tag()); err != nil {
+			return err
+		}
+
 		n, err := do(ctx, tx, before)
 		if err != nil || n == 0 {
 			return err
@@ -474,9 +590,12 @@ func (c messageChange) store(ctx context.Context, tx pgx.Tx, id int64) (int64, e
 					WHEN $6::text[] IS NOT NULL THEN ARRAY(SELECT id FROM roles WHERE name = ANY ($6) ORDER BY id)
 				END AS role_ids, -- null: everybody
 				coalesce($7, include_new_users) AS include_new_users,
-				CASE WHEN $8
-					THEN greatest($9::timestamptz, clock_timestamp(),
-						(SELECT max(publish_at) + interval '1 microsecond' FROM system_message_watermarks))
+				CASE
+					WHEN $8 THEN greatest(
+						$9::timestamptz,
+						clock_timestamp(),
+						(SELECT max(publish_at) + interval '1 microsecond' FROM system_message_watermarks)
+					)
 					ELSE publish_at
 				END AS publish_at,
 				CASE WHEN $10 THEN $11 ELSE expires_at END AS expires_at
@@ -498,13 +617,28 @@ func (c messageChange) store(ctx context.Context, tx pgx.Tx, id int64) (int64, e
 					IS DISTINCT FROM (new.*)
 			RETURNING coalesce(m.expires_at > m.publish_at, true) AS is_shown
 		)
-		SELECT count(*) AS changed, coalesce(bool_and(is_shown), true) AS is_shown
+		SELECT
+			count(*) AS changed,
+			coalesce(bool_and(is_shown), true) AS is_shown
 		FROM stored`
+
+	args := []any{
+		id,
+		c.Title,
+		c.Body,
+		c.Severity,
+		c.Roles.set,
+		c.Roles.value,
+		c.IncludeNewUsers,
+		c.PublishAt.set,
+		c.publishAt,
+		c.ExpiresAt.set,
+		c.expiresAt,
+	}
 	stored, err := collectOne[struct {
 		Changed int64
 		IsShown bool
-	}](ctx, tx, nil, "change message", query, id, c.Title, c.Body, c.Severity, c.Roles.set,
-		c.Roles.value, c.IncludeNewUsers, c.PublishAt.set, c.publishAt, c.ExpiresAt.set, c.expiresAt)
+	}](ctx, tx, nil, "change message", query, args...)
 	if err != nil {
 		return 0, err
 	}
@@ -519,11 +653,17 @@ func (c messageChange) store(ctx context.Context, tx pgx.Tx, id int64) (int64, e
 func removeMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64, permanently bool, match []string) error {
 	const retract = `
 		UPDATE system_messages
-		SET retracted_at = now(), updated_at = now()
-		WHERE id = $1 AND retracted_at IS NULL`
-	action, query := "message.retract", retract
+		SET retracted_at = now(),
+			updated_at = now()
+		WHERE id = $1
+			AND retracted_at IS NULL`
+	const erase = `DELETE FROM system_messages WHERE id = $1`
+
+	action := "message.retract"
+	query := retract
 	if permanently {
-		action, query = "message.delete", `DELETE FROM system_messages WHERE id = $1`
+		action = "message.delete"
+		query = erase
 	}
 	remove := func(ctx context.Context, tx pgx.Tx, _ message) (int64, error) {
 		return execute(ctx, tx, "remove message", query, id)
@@ -541,8 +681,14 @@ func getMessage(ctx context.Context, q querier, userID *string, id int64) (messa
 
 // listMessages returns up to limit messages after the keys in after, as a user sees them, the
 // newest first. A nil userID means no user.
-func listMessages(ctx context.Context, q querier, userID *string, f messageFilter,
-	after []string, limit int) ([]message, error) {
+func listMessages(
+	ctx context.Context,
+	q querier,
+	userID *string,
+	f messageFilter,
+	after []string,
+	limit int,
+) ([]message, error) {
 	const query = `
 		SELECT ` + messageColumns + messageReader + `
 		WHERE (m.publish_at, m.id) < ($2::text::timestamptz, $3::text::bigint)
@@ -555,8 +701,21 @@ func listMessages(ctx context.Context, q querier, userID *string, f messageFilte
 			AND ($10::timestamptz IS NULL OR m.publish_at < $10)
 		ORDER BY m.publish_at DESC, m.id DESC
 		LIMIT $11`
-	return collect[message](ctx, q, "list messages", query,
-		userID, after[0], after[1], f.addressed, f.unread, f.part, f.severity, f.state, f.since, f.until, limit)
+
+	args := []any{
+		userID,
+		after[0],
+		after[1],
+		f.addressed,
+		f.unread,
+		f.part,
+		f.severity,
+		f.state,
+		f.since,
+		f.until,
+		limit,
+	}
+	return collect[message](ctx, q, "list messages", query, args...)
 }
 
 // unread has the numbers of unread messages of a user, in all and by severity.
@@ -574,10 +733,13 @@ func countUnread(ctx context.Context, q querier, userID string) (unread, error) 
 			jsonb_build_object(
 				'info', count(*) FILTER (WHERE m.severity = 'info'),
 				'warning', count(*) FILTER (WHERE m.severity = 'warning'),
-				'critical', count(*) FILTER (WHERE m.severity = 'critical')) AS by_severity` + messageReader + `
+				'critical', count(*) FILTER (WHERE m.severity = 'critical')
+			) AS by_severity` + messageReader + `
 		WHERE ` + messageAddressed + `
 			AND m.publish_at >= coalesce(
-				(SELECT publish_at FROM system_message_watermarks WHERE user_id = $1), '-infinity')
+				(SELECT publish_at FROM system_message_watermarks WHERE user_id = $1),
+				'-infinity'
+			)
 			AND NOT ` + messageIsCovered + `
 			AND m.id NOT IN (SELECT mr.message_id FROM system_message_reads mr WHERE mr.user_id = $1)`
 	return collectOne[unread](ctx, q, nil, "count unread messages", query, userID)
