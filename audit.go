@@ -39,14 +39,22 @@ func actorOf(r *http.Request) actor {
 		a.address = c.address.String()
 	}
 	if p := c.principal; p != nil {
-		a.id, a.name, a.permissions = &p.User.ID, p.User.Username, p.Permissions
+		a.id = &p.User.ID
+		a.name = p.User.Username
 		a.credential = p.Kind + ":" + p.CredentialID
+		a.permissions = p.Permissions
 	}
 	return a
 }
 
 // operatorActor returns the user of the command line, who holds every permission.
-func operatorActor() actor { return actor{name: "operator", credential: "command line", mayAll: true} }
+func operatorActor() actor {
+	return actor{
+		name:       "operator",
+		credential: "command line",
+		mayAll:     true,
+	}
+}
 
 // serviceActor returns the service itself, which holds every permission.
 func serviceActor() actor { return actor{name: "cairn", mayAll: true} }
@@ -55,12 +63,36 @@ func serviceActor() actor { return actor{name: "cairn", mayAll: true} }
 // those that an instance used last. So each change leaves one row, however many instances load it.
 func auditKeys(ctx context.Context, db *pgxpool.Pool, ring *keyring) error {
 	const query = insertAudit + `
-		SELECT NULL, $1, '', '', '', 'audit.keys_changed', 'keys', fingerprints, $2::jsonb
-		FROM (SELECT coalesce(
-				(SELECT after FROM audit_log
-					WHERE target = 'keys' AND action = 'audit.keys_changed' ORDER BY id DESC LIMIT 1),
-				(SELECT to_jsonb(fingerprints) FROM instances ORDER BY seen_at DESC LIMIT 1)) AS fingerprints) AS former
+		SELECT
+			NULL,
+			$1,
+			'',
+			'',
+			'',
+			'audit.keys_changed',
+			'keys',
+			fingerprints,
+			$2::jsonb
+		FROM (
+			SELECT coalesce(
+				(
+					SELECT after
+					FROM audit_log
+					WHERE target = 'keys'
+						AND action = 'audit.keys_changed'
+					ORDER BY id DESC
+					LIMIT 1
+				),
+				(
+					SELECT to_jsonb(fingerprints)
+					FROM instances
+					ORDER BY seen_at DESC
+					LIMIT 1
+				)
+			) AS fingerprints
+		) AS former
 		WHERE fingerprints <> $2`
+
 	return inTransaction(ctx, db, func(tx pgx.Tx) error {
 		if err := advisoryLock(ctx, tx, lockKeys); err != nil {
 			return err
@@ -72,7 +104,17 @@ func auditKeys(ctx context.Context, db *pgxpool.Pool, ring *keyring) error {
 
 // insertAudit begins a statement that adds rows to the audit log.
 const insertAudit = `
-		INSERT INTO audit_log (actor_id, actor, credential, address, request_id, action, target, before, after)`
+		INSERT INTO audit_log (
+			actor_id,
+			actor,
+			credential,
+			address,
+			request_id,
+			action,
+			target,
+			before,
+			after
+		)`
 
 // audit adds a row to the audit log, in the transaction of the change that it records. A refusal
 // has no change and needs no transaction. target names the object, as in "user:NAME", or the
@@ -98,15 +140,29 @@ func isSame(before, after any) bool {
 // whether before and after are SQL nulls, which JSON cannot tell from its own null. It is not a
 // database function, because seals must reveal a tampered database.
 const auditContent = `
-	jsonb_build_array(l.id, l.at AT TIME ZONE 'UTC', l.actor_id, l.actor, l.credential, l.address, l.request_id,
-		l.action, l.target, l.before IS NULL, l.before, l.after IS NULL, l.after)::text`
+	jsonb_build_array(
+		l.id,
+		l.at AT TIME ZONE 'UTC',
+		l.actor_id,
+		l.actor,
+		l.credential,
+		l.address,
+		l.request_id,
+		l.action,
+		l.target,
+		l.before IS NULL,
+		l.before,
+		l.after IS NULL,
+		l.after
+	)::text`
 
 // sealMAC returns the MAC over the kind of a seal, the MAC of the seal before and the sealed
 // content, each preceded by its length. The kind keeps a row's seal from passing for a checkpoint.
 func (k key) sealMAC(kind string, before []byte, content string) []byte {
 	var message []byte
 	for _, part := range []string{kind, string(before), content} {
-		message = append(binary.BigEndian.AppendUint64(message, uint64(len(part))), part...)
+		message = binary.BigEndian.AppendUint64(message, uint64(len(part)))
+		message = append(message, part...)
 	}
 	return hmacSHA256(k.audit, message)
 }
@@ -129,7 +185,8 @@ func (s seal) head() string { return fmt.Sprintf("%d:%x", s.seq, s.mac) }
 
 // parseHead returns the seal whose head this is.
 func parseHead(head string) (s seal, err error) {
-	if _, err = fmt.Sscanf(head, "%d:%x", &s.seq, &s.mac); err != nil {
+	_, err = fmt.Sscanf(head, "%d:%x", &s.seq, &s.mac)
+	if err != nil {
 		err = fmt.Errorf("%q is not the head of an audit log: %w", head, err)
 	}
 	return s, err
@@ -137,16 +194,23 @@ func parseHead(head string) (s seal, err error) {
 
 // sealRow is a seal with what it seals, as auditSeals reads it.
 type sealRow struct {
-	Seq, AuditID    int64
-	KID             string
-	MAC, Checkpoint []byte
-	Content         string // empty if the sealed row is gone
+	Seq        int64
+	AuditID    int64
+	KID        string
+	MAC        []byte
+	Checkpoint []byte
+	Content    string // empty if the sealed row is gone
 }
 
 // auditSeals is a query for up to $2 sealRows. The first is the newest up to number $1, if there is
 // one.
 const auditSeals = `
-	SELECT s.seq, s.audit_id, s.kid, s.mac, s.checkpoint,
+	SELECT
+		s.seq,
+		s.audit_id,
+		s.kid,
+		s.mac,
+		s.checkpoint,
 		CASE WHEN l.id IS NULL THEN '' ELSE ` + auditContent + ` END AS content
 	FROM audit_seals s
 	LEFT JOIN audit_log l ON l.id = s.audit_id
@@ -177,9 +241,17 @@ const allSeals = math.MinInt64
 // readChain walks along up to limit seals, from the given one on.
 func readChain(ctx context.Context, q querier, ring *keyring, from seal, limit int) (c chain, err error) {
 	c = chain{ring: ring, from: from}
+
 	var s sealRow
 	rows, _ := q.Query(ctx, auditSeals, from.seq, limit) // its error comes back from ForEachRow
-	columns := []any{&s.Seq, &s.AuditID, &s.KID, &s.MAC, &s.Checkpoint, &s.Content}
+	columns := []any{
+		&s.Seq,
+		&s.AuditID,
+		&s.KID,
+		&s.MAC,
+		&s.Checkpoint,
+		&s.Content,
+	}
 	_, err = pgx.ForEachRow(rows, columns, func() error {
 		c.add(s)
 		return nil
@@ -196,23 +268,28 @@ func readChain(ctx context.Context, q querier, ring *keyring, from seal, limit i
 // add looks at the next seal.
 func (c *chain) add(s sealRow) {
 	fault := ""
-	switch {
-	case s.Seq == c.from.seq && !hmac.Equal(s.MAC, c.from.mac):
+	if s.Seq == c.from.seq && !hmac.Equal(s.MAC, c.from.mac) {
 		fault = wrongSeal
-	case s.Seq > c.from.seq:
-		if c.newest.seq > 0 || s.Checkpoint == nil { // else retention has deleted the seals before
+	}
+	if s.Seq > c.from.seq {
+		// No seal is missing before a checkpoint that comes first: retention deleted those.
+		if c.newest.seq > 0 || s.Checkpoint == nil {
 			c.expect(s.Seq)
 		}
 		fault = c.faultOf(s)
 	}
 
+	// Another fault, or none, begins another run.
 	if fault != c.fault {
 		c.endRun()
-		c.fault, c.first, c.digest = fault, s, sha256.New()
+		c.fault = fault
+		c.first = s
+		c.digest = sha256.New()
 	}
 	if fault != "" {
 		fmt.Fprintf(c.digest, "%d %x %s\n", s.AuditID, s.MAC, s.Content)
 	}
+
 	c.last = s
 	c.newest = seal{s.Seq, s.MAC}
 	c.n++
@@ -222,20 +299,30 @@ func (c *chain) add(s sealRow) {
 // the first seal of the log: retention has deleted its row and the seals before.
 func (c *chain) faultOf(s sealRow) string {
 	k, found := c.ring.find(s.KID)
-	switch {
-	case !found && c.from.seq >= 0:
-		return "" // or two instances with different keys would report each other's seals without end
-	case !found:
-		return fmt.Sprintf("the key file has no key %q", s.KID)
-	case s.Checkpoint != nil && (c.newest.seq != 0 || !hmac.Equal(s.Checkpoint, k.checkpointMAC(s.Seq, s.MAC))):
-		return "it is not a valid checkpoint, so rows before it are missing"
-	case s.Checkpoint != nil && s.Content != "":
-		return "the row is in the place of one that retention deleted"
-	case s.Checkpoint != nil:
+
+	// Two instances with different keys must not report each other's seals without end.
+	if !found && c.from.seq >= 0 {
 		return ""
-	case s.Content == "":
+	}
+	if !found {
+		return fmt.Sprintf("the key file has no key %q", s.KID)
+	}
+
+	if s.Checkpoint != nil {
+		isFirst := c.newest.seq == 0
+		if !isFirst || !hmac.Equal(s.Checkpoint, k.checkpointMAC(s.Seq, s.MAC)) {
+			return "it is not a valid checkpoint, so rows before it are missing"
+		}
+		if s.Content != "" {
+			return "the row is in the place of one that retention deleted"
+		}
+		return ""
+	}
+
+	if s.Content == "" {
 		return "the row is missing"
-	case !hmac.Equal(s.MAC, k.sealMAC("row", c.newest.mac, s.Content)):
+	}
+	if !hmac.Equal(s.MAC, k.sealMAC("row", c.newest.mac, s.Content)) {
 		return wrongSeal
 	}
 	return ""
@@ -244,16 +331,22 @@ func (c *chain) faultOf(s sealRow) string {
 // expect notes the seals that are missing between the last one read and number next.
 func (c *chain) expect(next int64) {
 	if c.newest.seq+1 < next {
-		c.findings = append(c.findings, fmt.Sprintf("the seals %d to %d are missing", c.newest.seq+1, next-1))
+		missing := fmt.Sprintf("the seals %d to %d are missing", c.newest.seq+1, next-1)
+		c.findings = append(c.findings, missing)
 	}
 }
 
 // endRun notes the run of seals with the same fault, if there is one. The digest tells this fault
-// from a later one in the same place.
+// from a later one of the same seals.
 func (c *chain) endRun() {
 	if c.fault != "" {
-		c.findings = append(c.findings, fmt.Sprintf("seals %d to %d (rows %d to %d): %s [%.16x]",
-			c.first.Seq, c.last.Seq, c.first.AuditID, c.last.AuditID, c.fault, c.digest.Sum(nil)))
+		finding := fmt.Sprintf(
+			"seals %d to %d (rows %d to %d): %s [%.16x]",
+			c.first.Seq, c.last.Seq,
+			c.first.AuditID, c.last.AuditID,
+			c.fault, c.digest.Sum(nil),
+		)
+		c.findings = append(c.findings, finding)
 	}
 	c.fault = ""
 }
@@ -282,10 +375,14 @@ func (k key) breakMAC(findings []string) []byte {
 // listBreaks returns the rows that tell of breaks, without those whose note Cairn did not make.
 func listBreaks(ctx context.Context, q querier, ring *keyring) (breaks []auditBreak, err error) {
 	const query = `
-		SELECT l.at, l.after, s.seq
+		SELECT
+			l.at,
+			l.after,
+			s.seq
 		FROM audit_log l
 		LEFT JOIN audit_seals s ON s.audit_id = l.id
-		WHERE l.target = 'audit' AND l.action = 'audit.break_found'
+		WHERE l.target = 'audit'
+			AND l.action = 'audit.break_found'
 		ORDER BY l.id`
 	rows, err := collect[auditBreak](ctx, q, "list audit breaks", query)
 	if err != nil {
@@ -293,7 +390,9 @@ func listBreaks(ctx context.Context, q querier, ring *keyring) (breaks []auditBr
 	}
 
 	for _, b := range rows {
-		isOurs := func(k key) bool { return hmac.Equal(b.note.MAC, k.breakMAC(b.note.Findings)) }
+		isOurs := func(k key) bool {
+			return hmac.Equal(b.note.MAC, k.breakMAC(b.note.Findings))
+		}
 		if json.Unmarshal(b.After, &b.note) == nil && slices.ContainsFunc(ring.keys, isOurs) {
 			breaks = append(breaks, b)
 		}
@@ -315,11 +414,16 @@ func recordBreaks(ctx context.Context, tx pgx.Tx, ring *keyring, findings []stri
 			isKnown[finding] = true
 		}
 	}
+
 	added = slices.DeleteFunc(slices.Clone(findings), func(finding string) bool { return isKnown[finding] })
 	if len(added) == 0 {
 		return nil, nil
 	}
-	note := breakNote{added, ring.keys[0].breakMAC(added)}
+
+	note := breakNote{
+		Findings: added,
+		MAC:      ring.keys[0].breakMAC(added),
+	}
 	return added, audit(ctx, tx, serviceActor(), "audit.break_found", "audit", nil, note)
 }
 
@@ -337,7 +441,9 @@ const maxSealed = 1000
 func (z *sealer) sealRows(ctx context.Context, pool *pgxpool.Pool, ring *keyring) (n int, found []string, err error) {
 	// A row that tells of a break is sealed first, so that each seal after the break depends on it.
 	const waiting = `
-		SELECT l.id, ` + auditContent + ` AS content
+		SELECT
+			l.id,
+			` + auditContent + ` AS content
 		FROM audit_unsealed q
 		JOIN audit_log l ON l.id = q.audit_id
 		WHERE (SELECT coalesce(max(seq), 0) FROM audit_seals) = $1 -- none was removed since the check
@@ -350,14 +456,17 @@ func (z *sealer) sealRows(ctx context.Context, pool *pgxpool.Pool, ring *keyring
 			SELECT seq, audit_id, $4, mac
 			FROM unnest($1::bigint[], $2::bigint[], $3::bytea[]) AS s (seq, audit_id, mac)
 		)
-		DELETE FROM audit_unsealed WHERE audit_id = ANY ($2)`
+		DELETE FROM audit_unsealed
+		WHERE audit_id = ANY ($2)`
+	const tryLock = `SELECT pg_try_advisory_xact_lock($1)`
 	type unsealed struct {
 		ID      int64
 		Content string
 	}
+
 	next := z.last
 	err = inTransaction(ctx, pool, func(tx pgx.Tx) error {
-		held, err := scalar[bool](ctx, tx, "lock the seals", `SELECT pg_try_advisory_xact_lock($1)`, lockSeal)
+		held, err := scalar[bool](ctx, tx, "lock the seals", tryLock, lockSeal)
 		if err != nil || !held {
 			return err
 		}
@@ -367,27 +476,35 @@ func (z *sealer) sealRows(ctx context.Context, pool *pgxpool.Pool, ring *keyring
 			return err
 		}
 		if len(c.findings) > 0 {
-			if found, err = recordBreaks(ctx, tx, ring, c.findings); err != nil {
+			found, err = recordBreaks(ctx, tx, ring, c.findings)
+			if err != nil {
 				return err
 			}
 		}
 
 		// The numbers of missing seals are not used again.
-		next = seal{max(z.last.seq, c.newest.seq), c.newest.mac}
+		next = seal{
+			seq: max(z.last.seq, c.newest.seq),
+			mac: c.newest.mac,
+		}
 		if c.n == maxSealed {
 			n = c.n
 			return nil // there may be more seals to look at
 		}
 
 		rows, err := collect[unsealed](ctx, tx, "list unsealed audit rows", waiting, c.newest.seq, maxSealed)
-		if n = len(rows); err != nil || n == 0 {
+		n = len(rows)
+		if err != nil || n == 0 {
 			return err
 		}
 
 		var seqs, ids []int64
 		var macs [][]byte
 		for _, row := range rows {
-			next = seal{next.seq + 1, ring.keys[0].sealMAC("row", next.mac, row.Content)}
+			next = seal{
+				seq: next.seq + 1,
+				mac: ring.keys[0].sealMAC("row", next.mac, row.Content),
+			}
 			seqs = append(seqs, next.seq)
 			ids = append(ids, row.ID)
 			macs = append(macs, next.mac)

@@ -43,7 +43,18 @@ func auditActions() []string {
 // listAudit answers GET /api/v1/audit, the newest row first.
 func (a *accounts) listAudit(w http.ResponseWriter, r *http.Request) error {
 	const query = `
-		SELECT id, at, actor_id::text, actor, credential, address, request_id, action, target, before, after
+		SELECT
+			id,
+			at,
+			actor_id::text,
+			actor,
+			credential,
+			address,
+			request_id,
+			action,
+			target,
+			before,
+			after
 		FROM audit_log
 		WHERE ($1::text IS NULL OR actor = $1)
 			AND ($2::text IS NULL OR credential = $2)
@@ -55,6 +66,7 @@ func (a *accounts) listAudit(w http.ResponseWriter, r *http.Request) error {
 			AND id < $8::text::bigint
 		ORDER BY id DESC
 		LIMIT $9`
+
 	values := r.URL.Query()
 	var v invalid
 	isAction := !values.Has("action") || slices.Contains(auditActions(), values.Get("action"))

@@ -7,7 +7,12 @@ import (
 )
 
 // tally is a kind of repeated failure. Its fields are those of the audit row for it.
-type tally struct{ action, target, credential, address string }
+type tally struct {
+	action     string
+	target     string
+	credential string
+	address    string
+}
 
 // tallies count failures that anyone can cause without end, by kind, until they are flushed.
 type tallies struct {
@@ -27,6 +32,7 @@ const maxRefusals = 20
 func (c *tallies) add(t tally, n int64) int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	kinds := 0
 	for known := range c.counts {
 		if known.action == t.action {
@@ -36,6 +42,7 @@ func (c *tallies) add(t tally, n int64) int64 {
 	if c.counts[t] == 0 && kinds >= maxTallies {
 		t = tally{action: t.action}
 	}
+
 	c.counts[t] += n
 	return c.counts[t]
 }
@@ -47,22 +54,26 @@ func (c *tallies) flush(ctx context.Context, q querier) (err error) {
 	counts := c.counts
 	c.counts = map[tally]int64{}
 	c.mu.Unlock()
+
 	for t, n := range counts {
+		// The first maxRefusals refusals of a credential have rows of their own.
 		after := map[string]int64{"attempts": n}
-		if t.action == "request.refused" { // the first maxRefusals have rows of their own
+		if t.action == "request.refused" {
 			if n <= maxRefusals {
 				continue
 			}
 			after = map[string]int64{"more": n - maxRefusals}
 		}
+
 		by := serviceActor()
-		by.credential, by.address = t.credential, t.address
-		if failed := audit(ctx, q, by, t.action, t.target, nil, after); failed != nil {
+		by.credential = t.credential
+		by.address = t.address
+		failed := audit(ctx, q, by, t.action, t.target, nil, after)
+		if failed != nil {
 			err = errors.Join(err, failed)
 			c.add(t, n)
 		}
 	}
-
 	return err
 }
 
@@ -70,14 +81,26 @@ func (c *tallies) flush(ctx context.Context, q querier) (err error) {
 // expired, or its owner is not active.
 func (a *accounts) tallyToken(ctx context.Context, c *caller) error {
 	const query = `
-		SELECT t.id::text, u.username
+		SELECT
+			t.id::text,
+			u.username
 		FROM api_tokens t
 		JOIN users u ON u.id = t.user_id
 		WHERE t.token_hash = $1`
-	type token struct{ ID, Username string }
+
+	type token struct {
+		ID       string
+		Username string
+	}
 	t, err := collectOne[token](ctx, a.core.db, nil, "find refused token", query, c.credential.tokenHash)
 	if t.ID != "" {
-		a.failures.add(tally{"token.refused", "user:" + t.Username, "token:" + t.ID, c.network()}, 1)
+		refused := tally{
+			action:     "token.refused",
+			target:     "user:" + t.Username,
+			credential: "token:" + t.ID,
+			address:    c.network(),
+		}
+		a.failures.add(refused, 1)
 	}
 	return err
 }
