@@ -174,25 +174,24 @@ func cutRing(ring []position, side, limit float64) (parts [][]position) {
 	for i := range ring {
 		from := ring[(first+i)%len(ring)]
 		to := ring[(first+i+1)%len(ring)]
-		leaves := isOutside(to)
-		enters := isOutside(from)
-		if enters && leaves {
+		startsOutside := isOutside(from)
+		endsOutside := isOutside(to)
+		if startsOutside && endsOutside {
 			continue
 		}
 
-		// A piece begins.
-		if enters {
+		if startsOutside {
 			pieces = append(pieces, nil)
 		}
 
 		last := len(pieces) - 1
-		if enters != leaves {
+		if startsOutside != endsOutside {
 			f := (side*limit - from[0]) / (to[0] - from[0])
 			lat := from[1] + f*(to[1]-from[1])
 			cut := position{side * limit, lat}
 			pieces[last] = append(pieces[last], cut)
 		}
-		if !leaves {
+		if !endsOutside {
 			pieces[last] = append(pieces[last], to)
 		}
 	}
@@ -219,11 +218,11 @@ func cutRing(ring []position, side, limit float64) (parts [][]position) {
 	})
 
 	// Join each piece with the one whose entry has the number of its exit.
-	isLeft := func(piece []position) bool {
+	isUnused := func(piece []position) bool {
 		return piece != nil
 	}
 	for {
-		from := slices.IndexFunc(pieces, isLeft)
+		from := slices.IndexFunc(pieces, isUnused)
 		if from < 0 {
 			return parts
 		}

@@ -127,7 +127,7 @@ func (a area) meets(footprint multiPolygon) bool {
 				return true
 			}
 
-			// Without a common edge, one corner tells whether the other lies around it.
+			// One may lie inside the other. Its first corner then does too.
 			if isInside(ring[0], polygon) || isInside(polygon[0][0], part[:]) {
 				return true
 			}
@@ -219,9 +219,9 @@ func findInArea(
 
 // edgesMeet reports whether an edge of a polygon meets an edge of a ring.
 func edgesMeet(polygon [][]position, ring []position) bool {
-	// The sign of side is the side of the line from p to q on which of lies.
-	side := func(p, q, of position) float64 {
-		return (q[0]-p[0])*(of[1]-p[1]) - (q[1]-p[1])*(of[0]-p[0])
+	// The sign of side tells on which side of the line from p to q a position lies.
+	side := func(p, q, at position) float64 {
+		return (q[0]-p[0])*(at[1]-p[1]) - (q[1]-p[1])*(at[0]-p[0])
 	}
 
 	around := emptyRange()

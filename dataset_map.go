@@ -40,7 +40,7 @@ type mapFrame struct {
 	y float64
 }
 
-// mapBox is a box in degrees. East is at least west: across 180°, longitudes go on above 180.
+// mapBox is a box in degrees. East is at least west: longitudes do not jump at 180°.
 type mapBox struct {
 	West  float64
 	South float64
@@ -140,7 +140,7 @@ func splitOutliers(cells []filesCell) (rest, outliers []filesCell) {
 		outliers = nil
 
 		for _, cell := range cells {
-			// A degree of longitude counts as long as it is in the middle of the box.
+			// The length of a degree of longitude in the box's middle, in degrees of latitude.
 			cos := math.Cos((main.South + main.North) / 2 * math.Pi / 180)
 			size := max(
 				main.North-main.South,
@@ -187,7 +187,7 @@ func frameFor(cells []filesCell) mapFrame {
 	}
 
 	// Choose the projection.
-	near := all.South // the latitude that is nearest to the equator
+	near := all.South // degrees from the equator
 	far := all.North
 	if m.lat < 0 {
 		near = -all.North
@@ -208,7 +208,7 @@ func frameFor(cells []filesCell) mapFrame {
 	}
 
 	// Scale and move the map so that the cells fill it.
-	around := emptyRange() // in pixels, one per degree; south is the top
+	around := emptyRange() // in pixels, one per degree of latitude; south is the top
 	for _, cell := range cells {
 		corners := []position{
 			{cell.West, cell.South},
@@ -524,8 +524,9 @@ func (m mapFrame) graticule(all mapBox) (lines []mapLine) {
 // scaleBar returns the SVG path of a bar of a round length, and its label. The length holds in the
 // middle of the map, or along meridians of a polar one.
 func (m mapFrame) scaleBar(all mapBox) (path, label string) {
-	const maxLength = 160               // pixels
-	metre := m.perLat / metresPerDegree // pixels
+	const maxLength = 160 // pixels
+
+	metre := m.perLat / metresPerDegree // in pixels
 	length := math.Pow(10, math.Floor(math.Log10(maxLength/metre)))
 	for _, factor := range [...]float64{5, 2} {
 		if length*factor*metre <= maxLength {
