@@ -195,8 +195,8 @@ func fileUnavailable(err error) *problem {
 // askFileSystem runs ask, which calls the file system, and returns its error. A call of a dead
 // network file system may never return, so ask runs in its own goroutine. askFileSystem abandons
 // the goroutine after the patience of analyses, or when ctx ends. If ask succeeds after that, drop
-// closes the file that it opened. Until ask returns, it holds a slot of its directory and a slot of the
-// whole instance, which bounds the blocked threads.
+// closes the file that it opened. Until ask returns, it holds a slot of its directory and a slot of
+// the whole instance, which bounds the number of blocked threads.
 func (c *catalogue) askFileSystem(
 	ctx context.Context,
 	directory string,
