@@ -136,10 +136,12 @@ func writeGaps(w http.ResponseWriter, r *http.Request, d dataset, grids []tileGr
 					return err
 				}
 
-				if m := tile.file(); m.BBox != nil { // else its CRS cannot be converted to degrees
-					if err := emit(featureOf(m, tile)); err != nil {
-						return err
-					}
+				m := tile.file()
+				if m.BBox == nil { // its CRS cannot be converted to degrees
+					continue
+				}
+				if err := emit(featureOf(m, tile)); err != nil {
+					return err
 				}
 			}
 		}
@@ -153,32 +155,35 @@ func writeGaps(w http.ResponseWriter, r *http.Request, d dataset, grids []tileGr
 func (report folderReport) print(w io.Writer) {
 	w = terminalWriter{w}
 	fmt.Fprintln(w, report.Summary)
+
+	// The second line is for scripts.
 	found := map[string]string{
 		notChecked:     "not checked",
 		hasFindings:    plural(int64(len(report.Findings)), "finding"),
 		nothingLocated: "no file located",
 		hasNoFindings:  "no findings",
 	}[report.Verdict]
-
 	fmt.Fprintf(w, "%s: dataset %s, %s", found, report.Dataset, plural(report.Files, "file"))
 	if report.AnalyzedAt != nil {
 		fmt.Fprintf(w, ", analysed %s", report.AnalyzedAt.UTC().Format("2006-01-02 15:04 UTC"))
 	}
 
 	fmt.Fprintln(w)
+
 	if report.Running != nil {
 		fmt.Fprintf(w, "an analysis is %s now\n", *report.Running)
 	}
 
+	// What is expected, and whether it is so.
 	if len(report.Expected) > 0 {
 		fmt.Fprintln(w, "\nEXPECTED")
 	}
-
 	for _, line := range report.Expected {
 		result := map[bool]string{true: "pass", false: "fail"}[line.Passed]
 		fmt.Fprintf(w, "  %s: %s %s: %s\n", result, line.Name, line.Expected, line.Detail)
 	}
 
+	// The findings, with a heading for each severity.
 	severity := ""
 	for _, f := range report.Findings {
 		if f.Severity != severity {
@@ -227,7 +232,10 @@ func (tile missingTile) String() (text string) {
 	}
 
 	text += fmt.Sprintf("from %.8g%s, %.8g%s to %.8g%s, %.8g%s",
-		tile.MinX, unit, tile.MinY, unit, tile.MaxX, unit, tile.MaxY, unit)
+		tile.MinX, unit,
+		tile.MinY, unit,
+		tile.MaxX, unit,
+		tile.MaxY, unit)
 	if tile.There != "" {
 		text += "; the file of this name: " + tile.There
 	}
@@ -244,7 +252,10 @@ func (report folderReport) printContents(w io.Writer) {
 	for _, g := range report.Grids {
 		unit := unitOfCRS(g.CRS)
 		fmt.Fprintf(w, "grid: %s of %s, %.7g%s by %.7g%s from %.8g%s, %.8g%s, pixels of %.4g%s by %.4g%s\n",
-			plural(g.Tiles, "tile"), cmp.Or(g.CRS, "no CRS"), g.East, unit, g.North, unit, g.X, unit, g.Y, unit,
+			plural(g.Tiles, "tile"),
+			cmp.Or(g.CRS, "no CRS"),
+			g.East, unit, g.North, unit,
+			g.X, unit, g.Y, unit,
 			g.DX, unit, g.DY, unit)
 	}
 
@@ -273,8 +284,12 @@ func plural(n int64, thing string) string {
 // the registry does not know the CRS, and for rare units.
 func unitOfCRS(name string) string {
 	crs, err := crsByText(name)
-	switch isDegrees := crs.method == 0; {
-	case err != nil:
+	if err != nil {
+		return ""
+	}
+
+	isDegrees := crs.method == 0
+	switch {
 	case isDegrees && crs.unit == 1:
 		return "°"
 	case !isDegrees && crs.unit == 1:
@@ -284,6 +299,20 @@ func unitOfCRS(name string) string {
 	}
 
 	return ""
+}
+
+// storedReport is what the database has of a report, besides the findings.
+type storedReport struct {
+	NewSince    *int64
+	AnalyzedAt  *time.Time
+	CheckedAt   *time.Time
+	Summary     *resultSummary
+	LastCode    string
+	LastState   string
+	Failure     *string
+	Running     *string
+	WasAnalyzed bool
+	IsOutdated  bool
 }
 
 // report returns what the last checks of the dataset found, and what has happened since.
@@ -297,17 +326,27 @@ func (d dataset) report(ctx context.Context, q querier) (folderReport, error) {
 			coalesce(last.failure_code, '') AS last_code,
 			coalesce(last.state, '') AS last_state,
 			last.failure,
-			(SELECT state FROM analyses WHERE dataset_id = d.id AND finished_at IS NULL) AS running,
-			EXISTS (SELECT FROM analyses WHERE dataset_id = d.id AND state = 'succeeded') AS was_analyzed,
+			(
+				SELECT state FROM analyses WHERE dataset_id = d.id AND finished_at IS NULL
+			) AS running,
+			EXISTS (
+				SELECT FROM analyses WHERE dataset_id = d.id AND state = 'succeeded'
+			) AS was_analyzed,
 			r.expected_at IS DISTINCT FROM (
 				SELECT updated_at FROM dataset_expectations WHERE dataset_id = d.id
 			) AS is_outdated
 		FROM datasets d
 		LEFT JOIN dataset_results r ON r.dataset_id = d.id
 		LEFT JOIN LATERAL (
-			SELECT id, state, failure_code, failure
+			SELECT
+				id,
+				state,
+				failure_code,
+				failure
 			FROM analyses
-			WHERE dataset_id = d.id AND finished_at IS NOT NULL AND NOT (checks_only AND state <> 'failed')
+			WHERE dataset_id = d.id
+				AND finished_at IS NOT NULL
+				AND NOT (checks_only AND state <> 'failed')
 			ORDER BY id DESC
 			LIMIT 1
 		) last ON true
@@ -327,15 +366,7 @@ func (d dataset) report(ctx context.Context, q querier) (folderReport, error) {
 		Accepted: []acceptedCount{},
 	}
 
-	stored, err := collectOne[struct {
-		NewSince              *int64
-		AnalyzedAt, CheckedAt *time.Time
-		Summary               *resultSummary
-		LastCode, LastState   string
-		Failure, Running      *string
-		WasAnalyzed           bool
-		IsOutdated            bool
-	}](ctx, q, notFound("dataset", d.ID), "get results", query, d.ID)
+	stored, err := collectOne[storedReport](ctx, q, notFound("dataset", d.ID), "get results", query, d.ID)
 	if err != nil {
 		return report, err
 	}
@@ -344,12 +375,14 @@ func (d dataset) report(ctx context.Context, q querier) (folderReport, error) {
 	report.Running = stored.Running
 	report.AnalyzedAt = stored.AnalyzedAt
 	report.CheckedAt = stored.CheckedAt
+
 	switch {
 	case stored.Summary != nil:
 		report.resultSummary = *stored.Summary
 		if err := report.addFindings(ctx, q, stored.NewSince); err != nil {
 			return report, err
 		}
+
 		report.Verdict = verdict(int64(len(report.Findings)), report.Placed)
 		if stored.IsOutdated {
 			report.Summary = "what is expected has changed since the files were checked; " + report.Summary
@@ -381,27 +414,27 @@ func (report *folderReport) noteLast(failureCode, state string) {
 // analysis whose findings are new, nil if it was the first.
 func (report *folderReport) addFindings(ctx context.Context, q querier, newSince *int64) error {
 	const totals = `
-		SELECT t.code, sum(t.total)::bigint AS total, sum(t.accepted)::bigint AS accepted,
+		SELECT
+			t.code,
+			sum(t.total)::bigint AS total,
+			sum(t.accepted)::bigint AS accepted,
 			CASE WHEN $2::bigint IS NOT NULL THEN (
 				SELECT count(*)
 				FROM dataset_findings f
-				WHERE f.dataset_id = $1 AND f.code = t.code AND f.first_seen = $2 AND NOT f.is_accepted
+				WHERE f.dataset_id = $1
+					AND f.code = t.code
+					AND f.first_seen = $2
+					AND NOT f.is_accepted
 			) END AS new
 		FROM dataset_finding_totals t
 		WHERE t.dataset_id = $1
 		GROUP BY t.code`
 
-	const first = `
-		SELECT path, detail, first_seen, tile
-		FROM dataset_findings
-		WHERE dataset_id = $1 AND code = $2 AND NOT is_accepted
-		ORDER BY path
-		LIMIT $3`
-
 	type total struct {
-		Code            string
-		Total, Accepted int64
-		New             *int64
+		Code     string
+		Total    int64
+		Accepted int64
+		New      *int64
 	}
 
 	found, err := collect[total](ctx, q, "count findings", totals, report.DatasetID, newSince)
@@ -420,7 +453,6 @@ func (report *folderReport) addFindings(ctx context.Context, q querier, newSince
 		if t.Accepted > 0 {
 			report.Accepted = append(report.Accepted, acceptedCount{kind.code, t.Accepted})
 		}
-
 		if t.Total == t.Accepted {
 			continue
 		}
@@ -435,23 +467,42 @@ func (report *folderReport) addFindings(ctx context.Context, q querier, newSince
 			Files:    []findingFile{},
 		}
 
-		rows, err := collect[struct {
-			findingFile
-			Tile *missingTile
-		}](ctx, q, "list findings", first, report.DatasetID, kind.code, maxFindingFiles)
-		if err != nil {
+		if err := f.list(ctx, q, report.DatasetID); err != nil {
 			return err
 		}
-
-		for _, row := range rows {
-			if row.Tile != nil {
-				f.Tiles = append(f.Tiles, *row.Tile)
-			} else {
-				f.Files = append(f.Files, row.findingFile)
-			}
-		}
-
 		report.Findings = append(report.Findings, f)
+	}
+
+	return nil
+}
+
+// list adds the first files or tiles of a finding.
+func (f *finding) list(ctx context.Context, q querier, datasetID int64) error {
+	const first = `
+		SELECT
+			path,
+			detail,
+			first_seen,
+			tile
+		FROM dataset_findings
+		WHERE dataset_id = $1 AND code = $2 AND NOT is_accepted
+		ORDER BY path
+		LIMIT $3`
+
+	rows, err := collect[struct {
+		findingFile
+		Tile *missingTile
+	}](ctx, q, "list findings", first, datasetID, f.Code, maxFindingFiles)
+	if err != nil {
+		return err
+	}
+
+	for _, row := range rows {
+		if row.Tile != nil {
+			f.Tiles = append(f.Tiles, *row.Tile)
+		} else {
+			f.Files = append(f.Files, row.findingFile)
+		}
 	}
 
 	return nil
@@ -479,8 +530,9 @@ func (report *folderReport) summarize(total func(code string) int64) {
 
 		report.Summary += "; " + text
 
+		// These files are not located.
 		switch kind.code {
-		case fileStatusCorrupt, "unreadable", "no_extent", "unread": // their files are not located
+		case fileStatusCorrupt, "unreadable", "no_extent", "unread":
 			others -= n
 		}
 	}
@@ -492,8 +544,15 @@ func (report *folderReport) summarize(total func(code string) int64) {
 
 // file returns the missing tile as a file of one pixel. It has no BBox if its CRS is unknown.
 func (tile missingTile) file() ElevationDatasetFileMeta {
-	m := ElevationDatasetFileMeta{extent: extent{CRS: &tile.CRS, Width: new(int64(1)), Height: new(int64(1)),
-		Transform: []float64{tile.MaxX - tile.MinX, 0, tile.MinX, 0, tile.MinY - tile.MaxY, tile.MaxY}}}
+	m := ElevationDatasetFileMeta{extent: extent{
+		CRS:    &tile.CRS,
+		Width:  new(int64(1)),
+		Height: new(int64(1)),
+		Transform: []float64{
+			tile.MaxX - tile.MinX, 0, tile.MinX,
+			0, tile.MinY - tile.MaxY, tile.MaxY,
+		},
+	}}
 	if tile.definition != "" {
 		m.CRS = nil
 		m.CRSDefinition = &tile.definition

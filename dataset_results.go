@@ -16,12 +16,13 @@ const checksVersion = 1
 
 // results is what the checks found in the rows of a dataset. It is stored when an analysis ends.
 type results struct {
-	analysisID        int64
-	expectedAt        *time.Time // when the expectation was last changed; nil: never
-	summary           resultSummary
-	findings          []findingRow
-	totals            []findingTotal
-	picture, byStatus *coverage
+	analysisID int64
+	expectedAt *time.Time // when the expectation was last changed; nil: never
+	summary    resultSummary
+	findings   []findingRow
+	totals     []findingTotal
+	picture    *coverage
+	byStatus   *coverage // the same picture in other colours
 }
 
 // resultSummary is what is there.
@@ -39,14 +40,18 @@ type resultSummary struct {
 
 // findingRow is a row of dataset_findings, before it is stored.
 type findingRow struct {
-	code, path, folder, detail string
-	tile                       *missingTile
+	code   string
+	path   string
+	folder string
+	detail string
+	tile   *missingTile
 }
 
 // findingTotal is a row of dataset_finding_totals, before it is stored.
 type findingTotal struct {
-	code, folder string
-	total        int64
+	code   string
+	folder string
+	total  int64
 }
 
 // findResults runs the checks over the rows of a dataset after an analysis.
@@ -86,7 +91,9 @@ func findResults(ctx context.Context, q querier, d dataset, analysisID int64, co
 	}
 
 	r.addMissing()
-	for i := range s.grids { // the picture needs much memory, too
+
+	// The picture needs much memory, too.
+	for i := range s.grids {
 		s.grids[i].files = nil
 		s.grids[i].cells = nil
 		s.grids[i].runs = nil
@@ -112,6 +119,7 @@ func (r *results) draw(ctx context.Context, q querier, d dataset) (err error) {
 	other := *r.picture
 	r.byStatus = &other
 	r.byStatus.byStatus = true
+
 	if err := r.picture.draw(ctx, q, r.summary.Grids); err != nil {
 		return err
 	}
@@ -122,6 +130,7 @@ func (r *results) draw(ctx context.Context, q querier, d dataset) (err error) {
 
 // add adds the findings of a kind, and their numbers in each folder.
 func (r *results) add(ctx context.Context, q querier, s *fileSet, code string, list *flawList) error {
+	// The files of which the rows are needed: those of the findings, and one of each folder.
 	var wanted []int32
 	for _, folder := range list.folders {
 		wanted = append(wanted, folder.file)
@@ -142,10 +151,16 @@ func (r *results) add(ctx context.Context, q querier, s *fileSet, code string, l
 		if code != findingMixed {
 			folder = path.Dir(file.Path)
 		}
-		r.findings = append(r.findings, findingRow{code, file.Path, folder, file.Detail, nil})
+		r.findings = append(r.findings, findingRow{
+			code:   code,
+			path:   file.Path,
+			folder: folder,
+			detail: file.Detail,
+		})
 	}
 
-	totals := map[string]int64{} // findings of the dataset count with those of its top folder
+	// The findings of the whole dataset count with those of its top folder.
+	totals := map[string]int64{}
 	for _, f := range list.folders {
 		folder := "."
 		if f.file != noFile {
@@ -181,7 +196,13 @@ func (r *results) addMissing() {
 			}
 
 			isTaken[tile.Name] = true
-			r.findings = append(r.findings, findingRow{findingMissing, tile.Name, g.CRS, tile.String(), &tile})
+			r.findings = append(r.findings, findingRow{
+				code:   findingMissing,
+				path:   tile.Name,
+				folder: g.CRS,
+				detail: tile.String(),
+				tile:   &tile,
+			})
 		}
 	}
 
@@ -208,7 +229,9 @@ func (r *results) addNotFound(ctx context.Context, q querier) error {
 		LIMIT $2`
 
 	count := `
-		SELECT coalesce(nullif(regexp_replace(path, '/?[^/]*$', ''), ''), '.') AS folder, count(*) AS total
+		SELECT
+			coalesce(nullif(regexp_replace(path, '/?[^/]*$', ''), ''), '.') AS folder,
+			count(*) AS total
 		FROM analysis_candidates
 		WHERE analysis_id = $1
 		GROUP BY folder
@@ -222,7 +245,12 @@ func (r *results) addNotFound(ctx context.Context, q querier) error {
 
 	const detail = "the analysis did not find it; its row is kept"
 	for _, f := range found {
-		r.findings = append(r.findings, findingRow{findingNotFound, f.Path, path.Dir(f.Path), detail, nil})
+		r.findings = append(r.findings, findingRow{
+			code:   findingNotFound,
+			path:   f.Path,
+			folder: path.Dir(f.Path),
+			detail: detail,
+		})
 	}
 
 	totals, err := collect[struct {
@@ -240,8 +268,14 @@ func (r *results) addNotFound(ctx context.Context, q querier) error {
 // analysis that only checks has looked at no directory; then it is the last one that has.
 func (r *results) addNotExamined(ctx context.Context, q querier) error {
 	const query = `
-		SELECT DISTINCT ON (path) left(part[1], 600) AS path, part[2] AS detail, cardinality(a.warnings) AS warnings
-		FROM analyses a, unnest(a.warnings) w, regexp_match(w, '^(.*/): (.*)$') part
+		SELECT DISTINCT ON (path)
+			left(part[1], 600) AS path,
+			part[2] AS detail,
+			cardinality(a.warnings) AS warnings
+		FROM
+			analyses a,
+			unnest(a.warnings) w,
+			regexp_match(w, '^(.*/): (.*)$') part
 		WHERE part IS NOT NULL AND a.id = (
 			SELECT max(b.id)
 			FROM analyses own
@@ -251,8 +285,9 @@ func (r *results) addNotExamined(ctx context.Context, q querier) error {
 		ORDER BY path, detail`
 
 	found, err := collect[struct {
-		Path, Detail string
-		Warnings     int
+		Path     string
+		Detail   string
+		Warnings int
 	}](ctx, q, "list directories not examined", query, r.analysisID)
 	if len(found) > 0 && found[0].Warnings >= maxWarnings {
 		more := fmt.Sprintf("More directories may not have been examined: an analysis keeps %d warnings.", maxWarnings)
@@ -260,7 +295,12 @@ func (r *results) addNotExamined(ctx context.Context, q querier) error {
 	}
 
 	for _, f := range found {
-		r.findings = append(r.findings, findingRow{findingNotExamined, f.Path, ".", f.Detail, nil})
+		r.findings = append(r.findings, findingRow{
+			code:   findingNotExamined,
+			path:   f.Path,
+			folder: ".",
+			detail: f.Detail,
+		})
 	}
 
 	if len(found) > 0 {
@@ -270,24 +310,62 @@ func (r *results) addNotExamined(ctx context.Context, q querier) error {
 	return err
 }
 
-// store replaces the results of a dataset. A finding that was there before keeps its first_seen.
-func (r *results) store(ctx context.Context, tx pgx.Tx, datasetID int64) error {
+// storeSummary replaces the row of a dataset's results.
+func (r *results) storeSummary(ctx context.Context, tx pgx.Tx, datasetID int64) error {
 	const replace = `
-		INSERT INTO dataset_results (dataset_id, analysis_id, is_first, expected_at, analyzed_at, summary, picture,
-			picture_by_status, checks_version)
-		SELECT $1, id, true, $6::timestamptz, CASE WHEN checks_only THEN (
+		INSERT INTO dataset_results (
+			dataset_id,
+			analysis_id,
+			is_first,
+			expected_at,
+			analyzed_at,
+			summary,
+			picture,
+			picture_by_status,
+			checks_version
+		)
+		SELECT
+			$1,
+			id,
+			true,
+			$6::timestamptz,
+			CASE WHEN checks_only THEN (
 				SELECT coalesce(max(finished_at), now())
 				FROM analyses
 				WHERE dataset_id = $1 AND state = 'succeeded' AND NOT checks_only
-			) ELSE now() END, $3, $4, $5, $7
+			) ELSE now() END,
+			$3,
+			$4,
+			$5,
+			$7
 		FROM analyses
 		WHERE id = $2
 		ON CONFLICT (dataset_id) DO UPDATE
-		SET analysis_id = excluded.analysis_id, is_first = false, expected_at = excluded.expected_at,
-			analyzed_at = excluded.analyzed_at, checks_version = excluded.checks_version,
-			checked_at = now(), summary = excluded.summary, picture = excluded.picture,
+		SET
+			analysis_id = excluded.analysis_id,
+			is_first = false,
+			expected_at = excluded.expected_at,
+			analyzed_at = excluded.analyzed_at,
+			checks_version = excluded.checks_version,
+			checked_at = now(),
+			summary = excluded.summary,
+			picture = excluded.picture,
 			picture_by_status = excluded.picture_by_status`
 
+	_, err := execute(ctx, tx, "store results", replace,
+		datasetID, r.analysisID, r.summary, r.picture, r.byStatus, r.expectedAt, checksVersion)
+	return err
+}
+
+// formerFinding is a finding of the results before.
+type formerFinding struct {
+	Code      string
+	Path      string
+	FirstSeen int64
+}
+
+// store replaces the results of a dataset. A finding that was there before keeps its first_seen.
+func (r *results) store(ctx context.Context, tx pgx.Tx, datasetID int64) error {
 	const remove = `
 		WITH gaps AS (
 			DELETE FROM dataset_gaps WHERE dataset_id = $1
@@ -298,21 +376,16 @@ func (r *results) store(ctx context.Context, tx pgx.Tx, datasetID int64) error {
 		WHERE dataset_id = $1
 		RETURNING code, path, first_seen`
 
-	_, err := execute(ctx, tx, "store results", replace,
-		datasetID, r.analysisID, r.summary, r.picture, r.byStatus, r.expectedAt, checksVersion)
+	if err := r.storeSummary(ctx, tx, datasetID); err != nil {
+		return err
+	}
+
+	former, err := collect[formerFinding](ctx, tx, "remove former findings", remove, datasetID)
 	if err != nil {
 		return err
 	}
 
 	type key struct{ code, path string }
-	former, err := collect[struct {
-		Code, Path string
-		FirstSeen  int64
-	}](ctx, tx, "remove former findings", remove, datasetID)
-	if err != nil {
-		return err
-	}
-
 	firstSeen := map[key]int64{}
 	for _, f := range former {
 		firstSeen[key{f.Code, f.Path}] = f.FirstSeen
@@ -321,7 +394,15 @@ func (r *results) store(ctx context.Context, tx pgx.Tx, datasetID int64) error {
 	var findings, totals, gaps [][]any
 	for _, f := range r.findings {
 		first := cmp.Or(firstSeen[key{f.code, f.path}], r.analysisID)
-		findings = append(findings, []any{datasetID, f.code, f.path, f.folder, f.detail, f.tile, first})
+		findings = append(findings, []any{
+			datasetID,
+			f.code,
+			f.path,
+			f.folder,
+			f.detail,
+			f.tile,
+			first,
+		})
 	}
 
 	for _, t := range r.totals {
@@ -330,7 +411,13 @@ func (r *results) store(ctx context.Context, tx pgx.Tx, datasetID int64) error {
 
 	for i, g := range r.summary.Grids {
 		for _, run := range g.gaps {
-			gaps = append(gaps, []any{datasetID, i, run.Row, run.From, run.To})
+			gaps = append(gaps, []any{
+				datasetID,
+				i,
+				run.Row,
+				run.From,
+				run.To,
+			})
 		}
 	}
 
@@ -359,32 +446,42 @@ func copyRows(ctx context.Context, tx pgx.Tx, table string, rows [][]any, column
 	return nil
 }
 
+// acceptedPatterns is the beginning of SQL about the accepted findings of dataset $1, as
+// flagAccepted describes them. accepted has a row for each, patterns only those with several paths.
+const acceptedPatterns = `
+	WITH given AS MATERIALIZED (
+		SELECT
+			code,
+			path,
+			regexp_replace(path, '([\\%_])', '\\\1', 'g') AS escaped,
+			path LIKE '%/' AS is_folder,
+			length(path) - length(replace(path, '*', '')) BETWEEN 1 AND 4 AS has_asterisks
+		FROM accepted_findings
+		WHERE dataset_id = $1
+	), accepted AS MATERIALIZED (
+		SELECT
+			code,
+			path,
+			CASE WHEN has_asterisks THEN replace(escaped, '*', '%') ELSE escaped END
+				|| CASE WHEN is_folder THEN '%' ELSE '' END AS pattern,
+			path IS NULL OR (is_folder OR has_asterisks) AND NOT EXISTS (
+				SELECT FROM dataset_findings f WHERE f.dataset_id = $1 AND f.code = g.code AND f.path = g.path
+			) AS is_pattern
+		FROM given g
+	), patterns AS MATERIALIZED (
+		SELECT
+			code,
+			coalesce(pattern, '%') AS pattern
+		FROM accepted
+		WHERE is_pattern
+	)`
+
 // flagAccepted sets which findings of a dataset are accepted. An accepted path is that of a
 // finding. It is a folder if it ends with a slash. An asterisk stands for any characters, unless
 // there are more than four, which would take long: then the path is meant as it is written.
 // Findings that are not stored are accepted with their folder or with all of their code.
 func flagAccepted(ctx context.Context, tx pgx.Tx, datasetID int64) error {
-	const patterns = `
-		WITH given AS MATERIALIZED (
-			SELECT code, path,
-				regexp_replace(path, '([\\%_])', '\\\1', 'g') AS escaped,
-				path LIKE '%/' AS is_folder,
-				length(path) - length(replace(path, '*', '')) BETWEEN 1 AND 4 AS has_asterisks
-			FROM accepted_findings
-			WHERE dataset_id = $1
-		), accepted AS MATERIALIZED (
-			SELECT code, path,
-				CASE WHEN has_asterisks THEN replace(escaped, '*', '%') ELSE escaped END
-				|| CASE WHEN is_folder THEN '%' ELSE '' END AS pattern,
-				path IS NULL OR (is_folder OR has_asterisks) AND NOT EXISTS (
-					SELECT FROM dataset_findings f WHERE f.dataset_id = $1 AND f.code = g.code AND f.path = g.path
-				) AS is_pattern
-			FROM given g
-		), patterns AS MATERIALIZED (
-			SELECT code, coalesce(pattern, '%') AS pattern FROM accepted WHERE is_pattern
-		)`
-
-	const flag = patterns + `, now_accepted AS MATERIALIZED (
+	const flag = acceptedPatterns + `, now_accepted AS MATERIALIZED (
 			SELECT code, path FROM accepted WHERE NOT is_pattern
 			UNION
 			SELECT f.code, f.path
@@ -396,17 +493,23 @@ func flagAccepted(ctx context.Context, tx pgx.Tx, datasetID int64) error {
 		SET is_accepted = NOT is_accepted
 		WHERE dataset_id = $1 AND is_accepted <> ((code, path) IN (SELECT code, path FROM now_accepted))`
 
-	const count = patterns + `, counted AS MATERIALIZED (
-			SELECT code, folder, count(*) AS n
+	const count = acceptedPatterns + `, counted AS MATERIALIZED (
+			SELECT
+				code,
+				folder,
+				count(*) AS n
 			FROM dataset_findings
 			WHERE dataset_id = $1 AND is_accepted
 			GROUP BY code, folder
 		), whole AS MATERIALIZED (
 			SELECT DISTINCT t.code, t.folder
 			FROM dataset_finding_totals t
-			JOIN patterns p ON p.code = t.code AND (p.pattern = '%' OR
-				t.code NOT IN ('` + findingMissing + `', '` + findingMixed + `')
-				AND t.folder <> '.' AND t.folder || '/' LIKE p.pattern)
+			JOIN patterns p ON p.code = t.code AND (
+				p.pattern = '%'
+				OR t.code NOT IN ('` + findingMissing + `', '` + findingMixed + `')
+				AND t.folder <> '.'
+				AND t.folder || '/' LIKE p.pattern
+			)
 			WHERE t.dataset_id = $1
 		)
 		UPDATE dataset_finding_totals t
@@ -416,7 +519,10 @@ func flagAccepted(ctx context.Context, tx pgx.Tx, datasetID int64) error {
 			FROM (
 				SELECT code, folder, n FROM counted
 				UNION ALL
-				SELECT code, folder, CASE WHEN (code, folder) IN (SELECT code, folder FROM whole) THEN total ELSE 0 END
+				SELECT
+					code,
+					folder,
+					CASE WHEN (code, folder) IN (SELECT code, folder FROM whole) THEN total ELSE 0 END
 				FROM dataset_finding_totals
 				WHERE dataset_id = $1
 			) both_numbers
@@ -434,12 +540,21 @@ func flagAccepted(ctx context.Context, tx pgx.Tx, datasetID int64) error {
 
 // storedGrids returns the grids of the last results of a dataset, with their gaps.
 func storedGrids(ctx context.Context, q querier, datasetID int64) ([]tileGrid, error) {
-	const query = `SELECT grid, row, first_column AS "from", last_column AS "to" FROM dataset_gaps
+	const query = `
+		SELECT
+			grid,
+			row,
+			first_column AS "from",
+			last_column AS "to"
+		FROM dataset_gaps
 		WHERE dataset_id = $1
 		ORDER BY grid, row, first_column`
 
 	const named = `
-		SELECT (tile ->> 'grid')::integer AS grid, path, coalesce(tile ->> 'expected', '') AS expected,
+		SELECT
+			(tile ->> 'grid')::integer AS grid,
+			path,
+			coalesce(tile ->> 'expected', '') AS expected,
 			coalesce(tile ->> 'there', '') AS there
 		FROM dataset_findings
 		WHERE dataset_id = $1 AND code = '` + findingMissing + `'`
@@ -459,10 +574,11 @@ func storedGrids(ctx context.Context, q querier, datasetID int64) ([]tileGrid, e
 	}
 
 	tiles, err := collect[struct {
-		Grid                  int
-		Path, Expected, There string
+		Grid     int
+		Path     string
+		Expected string
+		There    string
 	}](ctx, q, "list missing tiles", named, datasetID)
-
 	grids := results[0].Summary.Grids
 	for i := range grids {
 		grids[i].index = i
@@ -501,8 +617,12 @@ const (
 // overviews returns the overviews of datasets, by id.
 func overviews(ctx context.Context, q querier, ids []int64) (map[int64]resultOverview, error) {
 	const query = `
-		SELECT r.dataset_id AS id, r.checked_at, (r.summary -> 'placed')::bigint AS placed,
-			coalesce(t.code, '') AS code, coalesce(sum(t.total - t.accepted), 0)::bigint AS n
+		SELECT
+			r.dataset_id AS id,
+			r.checked_at,
+			(r.summary -> 'placed')::bigint AS placed,
+			coalesce(t.code, '') AS code,
+			coalesce(sum(t.total - t.accepted), 0)::bigint AS n
 		FROM dataset_results r
 		LEFT JOIN dataset_finding_totals t ON t.dataset_id = r.dataset_id AND t.total > t.accepted
 		WHERE r.dataset_id = ANY ($1)
@@ -521,9 +641,11 @@ func overviews(ctx context.Context, q querier, ids []int64) (map[int64]resultOve
 		all[id] = resultOverview{Verdict: notChecked}
 	}
 
-	for _, f := range found { // a row for each dataset and code
+	// There is a row for each dataset and code.
+	for _, f := range found {
 		o := all[f.ID]
 		o.CheckedAt = &f.CheckedAt
+
 		switch severityOf(f.Code) {
 		case severe:
 			o.Errors += f.N
