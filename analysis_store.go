@@ -28,7 +28,11 @@ func (a *analyzer) storeBatch(ctx context.Context, t task, b batch) error {
 
 	const count = `
 		UPDATE analyses a
-		SET total = total + $3, added = added + $4, changed = changed + $5, failed = failed + $6,
+		SET
+			total = total + $3,
+			added = added + $4,
+			changed = changed + $5,
+			failed = failed + $6,
 			warnings = (warnings || ARRAY(SELECT w FROM unnest($7::text[]) w WHERE w <> ALL (a.warnings)))[1:$8]
 		WHERE id = $1 AND owner_token = $2 AND finished_at IS NULL`
 
@@ -47,8 +51,15 @@ func (a *analyzer) storeBatch(ctx context.Context, t task, b batch) error {
 			return err
 		}
 
-		return oneRow(ctx, tx, "count files", count, t.AnalysisID, t.Token,
-			o.total, len(o.added), len(o.changed), o.failed, o.warnings, maxWarnings)
+		return oneRow(ctx, tx, "count files", count,
+			t.AnalysisID,
+			t.Token,
+			o.total,
+			len(o.added),
+			len(o.changed),
+			o.failed,
+			o.warnings,
+			maxWarnings)
 	})
 	if err == nil {
 		a.stored.Add(1)
@@ -59,9 +70,12 @@ func (a *analyzer) storeBatch(ctx context.Context, t task, b batch) error {
 
 // outcome is what is stored of a batch besides rows.
 type outcome struct {
-	added, changed, missing []string // paths
-	total, failed           int      // files
-	warnings                []string
+	added    []string // paths
+	changed  []string // paths
+	missing  []string // paths
+	total    int      // files
+	failed   int      // files
+	warnings []string
 }
 
 // classify returns the outcome of a batch whose files have been read. before holds the rows that
@@ -73,6 +87,7 @@ func (b batch) classify(before map[string]ElevationDatasetFileMeta) outcome {
 		failed:   b.failed,
 		warnings: b.warnings,
 	}
+
 	var vanished []string
 	for _, f := range b.files {
 		old, isKnown := before[f.Path]
@@ -95,8 +110,8 @@ func (b batch) classify(before map[string]ElevationDatasetFileMeta) outcome {
 	}
 
 	if n := len(vanished); n > 0 {
-		text := fmt.Sprintf("%s: this file was found, but was gone when it was to be read (%s in all)",
-			vanished[0], plural(int64(n), "file"))
+		const format = "%s: this file was found, but was gone when it was to be read (%s in all)"
+		text := fmt.Sprintf(format, vanished[0], plural(int64(n), "file"))
 		o.warnings = append(o.warnings, text)
 	}
 
@@ -112,23 +127,21 @@ func isFailed(status string) bool {
 // ids. It returns the deleted rows by path.
 func replaceRows(ctx context.Context, tx pgx.Tx, t task, files []batchFile) (
 	before map[string]ElevationDatasetFileMeta, err error) {
-	const remove = `
-		DELETE FROM elevation_dataset_file_meta
-		WHERE dataset_id = $1 AND path = ANY ($2::text[])
-		RETURNING` + fileColumns
-
 	const newIDs = `
 		SELECT nextval('elevation_dataset_file_meta_id_seq') AS id
 		FROM generate_series(1, $1::integer)`
 
-	var replaced []string
+	// The files that were not gone, and the paths of those that have a row.
 	var read []batchFile
+	var replaced []string
 	for _, f := range files {
-		if f.row != nil {
-			read = append(read, f)
-			if f.known.ID != 0 {
-				replaced = append(replaced, f.Path)
-			}
+		if f.row == nil {
+			continue
+		}
+
+		read = append(read, f)
+		if f.known.ID != 0 {
+			replaced = append(replaced, f.Path)
 		}
 	}
 
@@ -136,14 +149,9 @@ func replaceRows(ctx context.Context, tx pgx.Tx, t task, files []batchFile) (
 		return nil, nil
 	}
 
-	removed, err := collect[ElevationDatasetFileMeta](ctx, tx, "remove rows", remove, t.DatasetID, replaced)
+	before, err = removeRows(ctx, tx, t.DatasetID, replaced)
 	if err != nil {
 		return nil, err
-	}
-
-	before = map[string]ElevationDatasetFileMeta{}
-	for _, row := range removed {
-		before[row.Path] = row
 	}
 
 	ids, err := collect[struct{ ID int64 }](ctx, tx, "take ids", newIDs, len(read)-len(replaced))
@@ -154,6 +162,7 @@ func replaceRows(ctx context.Context, tx pgx.Tx, t task, files []batchFile) (
 	var columns []string
 	var rows [][]any
 	for _, f := range read {
+		// A file that had a row keeps its id.
 		id := f.known.ID
 		addedIn := f.known.AddedIn
 		if id == 0 {
@@ -168,13 +177,49 @@ func replaceRows(ctx context.Context, tx pgx.Tx, t task, files []batchFile) (
 		}
 
 		names, row := f.row.stored()
-		columns = append(names, "id", "dataset_id", "changed_ns", "sidecars", "reader_version", "added_in", "read_in")
-		rows = append(rows, append(row, id, t.DatasetID, f.row.changed, f.Sidecars, version, addedIn, t.AnalysisID))
+		columns = append(names,
+			"id",
+			"dataset_id",
+			"changed_ns",
+			"sidecars",
+			"reader_version",
+			"added_in",
+			"read_in")
+		row = append(row,
+			id,
+			t.DatasetID,
+			f.row.changed,
+			f.Sidecars,
+			version,
+			addedIn,
+			t.AnalysisID)
+		rows = append(rows, row)
 	}
 
 	table := pgx.Identifier{"elevation_dataset_file_meta"}
 	if _, err := tx.CopyFrom(ctx, table, columns, pgx.CopyFromRows(rows)); err != nil {
 		return nil, fmt.Errorf("store rows: %w", err)
+	}
+
+	return before, nil
+}
+
+// removeRows deletes the rows with these paths, and returns them by path.
+func removeRows(ctx context.Context, tx pgx.Tx, datasetID int64, paths []string) (
+	map[string]ElevationDatasetFileMeta, error) {
+	const remove = `
+		DELETE FROM elevation_dataset_file_meta
+		WHERE dataset_id = $1 AND path = ANY ($2::text[])
+		RETURNING` + fileColumns
+
+	removed, err := collect[ElevationDatasetFileMeta](ctx, tx, "remove rows", remove, datasetID, paths)
+	if err != nil {
+		return nil, err
+	}
+
+	before := map[string]ElevationDatasetFileMeta{}
+	for _, row := range removed {
+		before[row.Path] = row
 	}
 
 	return before, nil
@@ -186,5 +231,7 @@ func sameContent(a, b ElevationDatasetFileMeta) bool {
 	a.AnalyzedAt = b.AnalyzedAt
 	x, errA := json.Marshal(a)
 	y, errB := json.Marshal(b)
+
+	// With an error they count as different.
 	return errors.Join(errA, errB) == nil && bytes.Equal(x, y)
 }

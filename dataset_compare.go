@@ -22,9 +22,10 @@ var errDifferent = errors.New("not all cells have the same content")
 
 // comparison compares the located files of a dataset with those of another, cell by cell.
 type comparison struct {
-	catalogue   *catalogue
-	here, there dataset
-	query       func(do func(context.Context) error) error // runs do, which asks the database
+	catalogue *catalogue
+	here      dataset
+	there     dataset
+	query     func(do func(context.Context) error) error // runs do, which asks the database
 
 	totals     map[string]int64 // cells by result
 	notLocated map[string]int64 // files that are in no cell: "here" and "there"
@@ -56,8 +57,9 @@ const sameFile = "the same file"
 // filePair is two files to compare, by row id; 0 is no file. isShared says that both datasets have
 // files in the cell.
 type filePair struct {
-	here, there int64
-	isShared    bool
+	here     int64
+	there    int64
+	isShared bool
 }
 
 // getComparison answers GET /api/v1/datasets/{id}/compare in JSON, or as text for Accept:
@@ -90,6 +92,7 @@ func (c *catalogue) getComparison(w http.ResponseWriter, r *http.Request) error 
 		there:     there,
 		query:     query,
 	}
+
 	isText := strings.HasPrefix(r.Header.Get("Accept"), "text/plain")
 	contentType := "application/json"
 	if isText {
@@ -143,7 +146,13 @@ func (c *comparison) write(ctx context.Context, out io.Writer, isText bool) erro
 // String returns the cell as a line of text: the result, the path here, the path there, the detail.
 func (cell comparedCell) String() string {
 	clean := strings.NewReplacer("\n", " ", "\t", " ").Replace
-	return strings.Join([]string{cell.Result, clean(cell.Here), clean(cell.There), clean(cell.Detail)}, "\t") + "\n"
+	fields := []string{
+		cell.Result,
+		clean(cell.Here),
+		clean(cell.There),
+		clean(cell.Detail),
+	}
+	return strings.Join(fields, "\t") + "\n"
 }
 
 // each compares the datasets and counts the results. It calls emit for each cell that does not have
@@ -196,8 +205,9 @@ func (c *comparison) each(ctx context.Context, emit func(comparedCell) error) er
 
 // gridCell is a cell of one of the grids of a comparison.
 type gridCell struct {
-	grid        int64
-	north, east float64 // whole numbers
+	grid  int64
+	north float64 // whole numbers
+	east  float64
 }
 
 // cellFile is a file in a cell.
@@ -206,7 +216,8 @@ type cellFile struct {
 	isHere bool
 	path   string
 	cell   gridCell
-	x, y   float64 // the lower left corner of the box
+	x      float64 // the lower left corner of the box
+	y      float64
 	pixel  float64 // its height
 }
 
@@ -235,20 +246,23 @@ func pairFiles(cell []cellFile) (pairs []filePair) {
 
 		for _, f := range cell {
 			partners := there[key(f)]
-			if f.isHere && !isPaired[f.id] && len(partners) > 0 {
-				there[key(f)] = partners[1:]
-				isPaired[f.id] = true
-				isPaired[partners[0]] = true
-				pairs = append(pairs, filePair{f.id, partners[0], isShared})
+			isFree := f.isHere && !isPaired[f.id]
+			if !isFree || len(partners) == 0 {
+				continue
 			}
+
+			there[key(f)] = partners[1:]
+			isPaired[f.id] = true
+			isPaired[partners[0]] = true
+			pairs = append(pairs, filePair{f.id, partners[0], isShared})
 		}
 	}
 
+	// Each file that is left is compared with none.
 	for _, f := range cell {
 		if isPaired[f.id] {
 			continue
 		}
-
 		if f.isHere {
 			pairs = append(pairs, filePair{here: f.id, isShared: isShared})
 		} else {
@@ -289,71 +303,106 @@ func (c *comparison) findPairs(ctx context.Context, q querier) ([]filePair, erro
 	return c.pairCells(ctx, q)
 }
 
+// filesByCell is SQL for the located files of datasets $1 and $2, in the order of their cells. See
+// pairCells.
+const filesByCell = `
+	WITH tiles AS MATERIALIZED (
+		SELECT
+			id,
+			dataset_id = $1 AS is_here,
+			path,
+			coalesce(crs, crs_name, '') AS crs,
+			coalesce(crs_definition, '') AS definition,
+			coalesce(abs(transform[5]), 0) AS pixel,
+			native_bbox[1] AS x,
+			native_bbox[2] AS y,
+			greatest(native_bbox[3] - native_bbox[1], 1e-9) AS width,
+			greatest(native_bbox[4] - native_bbox[2], 1e-9) AS height
+		FROM elevation_dataset_file_meta
+		WHERE dataset_id IN ($1, $2) AND status = 'ok' AND 1e15 > ALL (native_bbox) AND -1e15 < ALL (native_bbox)
+	), stored AS (
+		SELECT
+			CASE WHEN r.dataset_id = $1 THEN 1 ELSE 2 END AS source,
+			g.crs,
+			coalesce(g.definition, '') AS definition,
+			g.pixel_height AS pixel,
+			g.origin_x AS x,
+			g.origin_y AS y,
+			g.step_x AS width,
+			g.step_y AS height
+		FROM dataset_results r, jsonb_to_recordset(r.summary -> 'grids') AS g (
+			crs text,
+			definition text,
+			pixel_height float8,
+			origin_x float8,
+			origin_y float8,
+			step_x float8,
+			step_y float8
+		)
+		WHERE r.dataset_id IN ($1, $2)
+	), grids AS MATERIALIZED (
+		SELECT *, row_number() OVER (ORDER BY crs, definition, pixel) AS grid
+		FROM (
+			SELECT *, rank() OVER (PARTITION BY crs, definition ORDER BY source) AS choice
+			FROM stored
+			UNION ALL
+			(
+				SELECT DISTINCT ON (crs, definition) 3, crs, definition, pixel, x, y, width, height, 1
+				FROM tiles
+				WHERE (crs, definition) NOT IN (SELECT crs, definition FROM stored)
+				ORDER BY crs, definition, is_here DESC, path
+			)
+		) chosen
+		WHERE choice = 1
+	), cells AS (
+		SELECT DISTINCT ON (t.id)
+			t.id,
+			t.is_here,
+			t.path,
+			g.grid,
+			t.x,
+			t.y,
+			t.pixel,
+			floor((t.x + t.width / 2 - g.x) / g.width + 0.03) AS east,
+			floor((t.y + t.height / 2 - g.y) / g.height + 0.03) AS north
+		FROM tiles t
+		JOIN grids g ON g.crs = t.crs AND g.definition = t.definition
+		ORDER BY t.id, abs(g.pixel - t.pixel), g.grid
+	)
+	SELECT
+		id,
+		is_here,
+		path,
+		grid,
+		north,
+		east,
+		x,
+		y,
+		pixel
+	FROM cells
+	ORDER BY grid, north, east, path, id`
+
 // pairCells returns the pairs of files to compare, in the order of their cells. The grids of a CRS
 // are those of the report here. Without one, they are those of the report there. Without either,
 // the first file makes a grid with cells of its size. Of several grids, a file belongs to the one
 // whose pixels are nearest in size. It belongs to the cell that has the centre of its box, or that
 // begins within three hundredths of a cell east or north of the centre.
 func (c *comparison) pairCells(ctx context.Context, q querier) (pairs []filePair, err error) {
-	const query = `
-		WITH tiles AS MATERIALIZED (
-			SELECT
-				id,
-				dataset_id = $1 AS is_here,
-				path,
-				coalesce(crs, crs_name, '') AS crs,
-				coalesce(crs_definition, '') AS definition,
-				coalesce(abs(transform[5]), 0) AS pixel,
-				native_bbox[1] AS x,
-				native_bbox[2] AS y,
-				greatest(native_bbox[3] - native_bbox[1], 1e-9) AS width,
-				greatest(native_bbox[4] - native_bbox[2], 1e-9) AS height
-			FROM elevation_dataset_file_meta
-			WHERE dataset_id IN ($1, $2) AND status = 'ok' AND 1e15 > ALL (native_bbox) AND -1e15 < ALL (native_bbox)
-		), stored AS (
-			SELECT
-				CASE WHEN r.dataset_id = $1 THEN 1 ELSE 2 END AS source,
-				g.crs,
-				coalesce(g.definition, '') AS definition,
-				g.pixel_height AS pixel,
-				g.origin_x AS x,
-				g.origin_y AS y,
-				g.step_x AS width,
-				g.step_y AS height
-			FROM dataset_results r, jsonb_to_recordset(r.summary -> 'grids') AS g (crs text, definition text,
-				pixel_height float8, origin_x float8, origin_y float8, step_x float8, step_y float8)
-			WHERE r.dataset_id IN ($1, $2)
-		), grids AS MATERIALIZED (
-			SELECT *, row_number() OVER (ORDER BY crs, definition, pixel) AS grid
-			FROM (
-				SELECT *, rank() OVER (PARTITION BY crs, definition ORDER BY source) AS choice
-				FROM stored
-				UNION ALL
-				(
-					SELECT DISTINCT ON (crs, definition) 3, crs, definition, pixel, x, y, width, height, 1
-					FROM tiles
-					WHERE (crs, definition) NOT IN (SELECT crs, definition FROM stored)
-					ORDER BY crs, definition, is_here DESC, path
-				)
-			) chosen
-			WHERE choice = 1
-		), cells AS (
-			SELECT DISTINCT ON (t.id) t.id, t.is_here, t.path, g.grid, t.x, t.y, t.pixel,
-				floor((t.x + t.width / 2 - g.x) / g.width + 0.03) AS east,
-				floor((t.y + t.height / 2 - g.y) / g.height + 0.03) AS north
-			FROM tiles t
-			JOIN grids g ON g.crs = t.crs AND g.definition = t.definition
-			ORDER BY t.id, abs(g.pixel - t.pixel), g.grid
-		)
-		SELECT id, is_here, path, grid, north, east, x, y, pixel
-		FROM cells
-		ORDER BY grid, north, east, path, id`
-
 	// Only the files of one cell are in memory.
 	var cell []cellFile
 	var f cellFile
-	rows, _ := q.Query(ctx, query, c.here.ID, c.there.ID) // its error comes back from ForEachRow
-	columns := []any{&f.id, &f.isHere, &f.path, &f.cell.grid, &f.cell.north, &f.cell.east, &f.x, &f.y, &f.pixel}
+	rows, _ := q.Query(ctx, filesByCell, c.here.ID, c.there.ID) // its error comes back from ForEachRow
+	columns := []any{
+		&f.id,
+		&f.isHere,
+		&f.path,
+		&f.cell.grid,
+		&f.cell.north,
+		&f.cell.east,
+		&f.x,
+		&f.y,
+		&f.pixel,
+	}
 	_, err = pgx.ForEachRow(rows, columns, func() error {
 		if len(cell) > 0 && f.cell != cell[0].cell {
 			pairs = append(pairs, pairFiles(cell)...)
@@ -374,7 +423,9 @@ func (c *comparison) pairCells(ctx context.Context, q querier) (pairs []filePair
 func compareRows(ctx context.Context, q querier, pairs []filePair) ([]comparedCell, error) {
 	const query = `
 		WITH files AS MATERIALIZED (
-			SELECT *, greatest(abs(transform[1]), abs(transform[4])) AS dx,
+			SELECT
+				*,
+				greatest(abs(transform[1]), abs(transform[4])) AS dx,
 				greatest(abs(transform[2]), abs(transform[5])) AS dy
 			FROM elevation_dataset_file_meta
 			WHERE id = ANY ($1::bigint[] || $2::bigint[]) AND status = 'ok'
@@ -437,7 +488,8 @@ func compareRows(ctx context.Context, q querier, pairs []filePair) ([]comparedCe
 		) metadata ON h.id IS NOT NULL AND t.id IS NOT NULL
 		ORDER BY p.n`
 
-	var here, there []int64
+	var here []int64
+	var there []int64
 	var isShared []bool
 	for _, pair := range pairs {
 		here = append(here, pair.here)
@@ -454,23 +506,32 @@ var errChanged = errors.New("it has changed since it was analysed")
 // compareBytes reads the two files of a cell up to the block in which they differ. It returns the
 // result and the detail. If a file cannot be read, or ctx ends, the cell is not compared.
 func (c *comparison) compareBytes(ctx context.Context, cell comparedCell) (result, detail string) {
-	const block = 256 << 10
-	var files [2]*content
-	var blocks [2][]byte
+	const block = 256 << 10 // bytes
+
+	// skip returns the result if file i cannot be read.
 	skip := func(i int, err error) (result, detail string) {
 		if errors.Is(err, io.EOF) {
 			err = errChanged
 		}
-		return isNotCompared, [...]string{"here: ", "there: "}[i] + reasonOf(cmp.Or(errors.Unwrap(err), err))
+		whose := [...]string{"here: ", "there: "}[i]
+		cause := cmp.Or(errors.Unwrap(err), err)
+		return isNotCompared, whose + reasonOf(cause)
 	}
 
+	var files [2]*content
+	var blocks [2][]byte
+
 	for i, d := range [...]dataset{c.here, c.there} {
-		file := ElevationDatasetFileMeta{Path: [...]string{cell.Here, cell.There}[i], SizeBytes: cell.SizeBytes}
+		file := ElevationDatasetFileMeta{
+			Path:      [...]string{cell.Here, cell.There}[i],
+			SizeBytes: cell.SizeBytes,
+		}
 		f, err := c.catalogue.openContent(ctx, storedFile{d.Path, file})
 		if err != nil {
 			return skip(i, err)
 		}
 		defer f.closeLater()
+
 		if f.Size != cell.SizeBytes {
 			return skip(i, errChanged)
 		}
@@ -493,7 +554,7 @@ func (c *comparison) compareBytes(ctx context.Context, cell comparedCell) (resul
 		}
 
 		if !bytes.Equal(blocks[0][:n], blocks[1][:n]) {
-			return isOtherContent, "their bytes differ" // where, would tell the bytes, step by step
+			return isOtherContent, "their bytes differ" // the offset would give them away one by one
 		}
 	}
 
