@@ -38,6 +38,7 @@ func actorOf(r *http.Request) actor {
 	if c.address.IsValid() { // a Unix socket has none
 		a.address = c.address.String()
 	}
+
 	if p := c.principal; p != nil {
 		a.id = &p.User.ID
 		a.name = p.User.Username

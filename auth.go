@@ -268,6 +268,7 @@ func (a *accounts) setCookie(w http.ResponseWriter, kind, value string, maxAge i
 	if kind == sessionCookie {
 		cookie.SameSite = http.SameSiteLaxMode
 	}
+
 	http.SetCookie(w, cookie)
 }
 

@@ -57,8 +57,10 @@ func (a *accounts) rehash(r *http.Request, found passwordRecord, password string
 
 // checkCredentials looks the user up, counts the attempt and checks the password and the second
 // factor. A refusal is errWrongCredentials, errOTPRequired or errOTPInvalid. An unknown user and a
-// wrong password take the same steps. In the second step on pages, a passwordProof takes the place
-// of the password; if it is not valid, the error is errSignInAgain, and nothing is counted.
+// wrong password take the same steps.
+//
+// On pages, the code comes in a second step, which shows a passwordProof instead of the password.
+// If the proof is not valid, the error is errSignInAgain, and nothing is counted.
 func (a *accounts) checkCredentials(
 	r *http.Request,
 	login, password string,
@@ -213,6 +215,7 @@ func (a *accounts) resetPassword(w http.ResponseWriter, r *http.Request, in pass
 		if err != nil {
 			return err
 		}
+
 		if err := setPassword(ctx, tx, actorOf(r), "password.reset", u, 0, hash); err != nil {
 			return err
 		}

@@ -41,6 +41,7 @@ func (a *accounts) writeSessions(w http.ResponseWriter, r *http.Request, userID 
 			AND (created_at, id) < ($3::text::timestamptz, $4::text::uuid)
 		ORDER BY created_at DESC, sessions.id DESC
 		LIMIT $5`
+
 	first := []string{"infinity", noUUID}
 	key := func(v sessionView) []string {
 		return []string{v.CreatedAt.Format(time.RFC3339Nano), v.ID}
@@ -74,6 +75,7 @@ func listAPITokens(ctx context.Context, q querier, userID, after string, limit i
 			AND expires_at > now()
 		ORDER BY name
 		LIMIT $3`
+
 	return collect[apiToken](ctx, q, "list API tokens", query, userID, after, limit)
 }
 
@@ -137,6 +139,7 @@ func listRoles(ctx context.Context, q querier, only *string, after string, limit
 			AND ($3::text IS NULL OR r.name = lower($3))
 		ORDER BY r.name
 		LIMIT $2`
+
 	roles, err := collect[role](ctx, q, "list roles", query, after, limit, only)
 	for i, r := range roles {
 		roles[i].Permissions = effectivePermissions(r.Declared, []string{r.Name}, r.Permissions)

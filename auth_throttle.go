@@ -27,15 +27,16 @@ type throttleRule struct {
 
 // attempt is a guess at a password or code, a registration, or a change of one's own account.
 type attempt struct {
-	rules            []throttleRule // in the order of their keys, in which rows are locked
-	account, network string         // as in throttleRule
-	userID           string         // of the account with the login name that a guess is for, or empty
+	rules   []throttleRule // in the order of their keys, in which rows are locked
+	account string         // as in throttleRule
+	network string         // as in throttleRule
+	userID  string         // of the account with the login name that a guess is for, or empty
 }
 
 // newGuess returns a guess at the password or code of the user with this login name. userID is
-// empty if there is no such user. What was typed is counted, whether or not it is anybody's name:
-// "Bob" and "bob" share a count, and "bob" and "bob@example.org" never do. So a 429 does not tell
-// which names exist, or which name and address belong to one account.
+// empty if there is no such user. The count is that of the text, whether or not a user has that
+// name: "Bob" and "bob" share a count, and "bob" and "bob@example.org" never do. So a 429 does not
+// tell which names exist, or which name and address belong to one account.
 //
 // The second rule is the lockout. It does not apply to networks that the account has signed in
 // from: there, failures neither lead to a lockout nor prolong one.
@@ -45,7 +46,9 @@ func (a *accounts) newGuess(ctx context.Context, userID, login string, address n
 		WITH begun AS (
 			SELECT account
 			FROM throttles
-			WHERE account = ANY ($1) AND network IN ('', $2) AND expires_at > now()
+			WHERE account = ANY ($1)
+				AND network IN ('', $2)
+				AND expires_at > now()
 			ORDER BY network, expires_at DESC -- first that of the lockout
 			LIMIT 1
 		)
@@ -117,6 +120,7 @@ func newOwnChange(userID string, c userChange, address netip.Addr) attempt {
 	if c.Email == nil {
 		a.rules = nil
 	}
+
 	a.rules = append(a.rules, throttleRule{
 		account:    "user:" + userID,
 		allowed:    20,
@@ -274,6 +278,7 @@ func (ring *keyring) resetThrottles(ctx context.Context, q querier, u user) erro
 			ORDER BY account, network
 			FOR UPDATE
 		)`
+
 	names := ring.throttleKeys(u.Username)
 	if u.Email != nil {
 		names = append(names, ring.throttleKeys(*u.Email)...)

@@ -196,9 +196,9 @@ type totpRequest struct {
 }
 
 // createTOTP answers POST /api/v1/auth/totp: it checks the caller's password and stores a new
-// secret, in place of one that was not confirmed. The answer has the secret in base32 and its
+// secret, which replaces one that was not confirmed. The answer has the secret in base32 and its
 // otpauth URI for qrSVG. enableTOTP accepts the secret within 15 minutes. The URI's account name
-// has the host, where it fits: an app replaces an account of the same name.
+// includes the host if it fits: an app replaces an account of the same name.
 func (a *accounts) createTOTP(w http.ResponseWriter, r *http.Request, in totpRequest) error {
 	const query = `
 		INSERT INTO totp_secrets AS t (user_id, kid, secret, expires_at)

@@ -133,11 +133,11 @@ func (a *accounts) administer(
 	by := actorOf(r)
 	return a.changeAccess(ctx, func(tx pgx.Tx) error {
 		p, err := getPrincipal(ctx, tx, &a.users, callerOf(r).credential)
-		if err == nil && permission != "" && !p.holds(permission) {
-			err = p.lacks(permission)
-		}
 		if err != nil {
 			return err
+		}
+		if permission != "" && !p.holds(permission) {
+			return p.lacks(permission)
 		}
 
 		by.permissions = p.Permissions
@@ -321,12 +321,13 @@ func (a *accounts) declarePermission(w http.ResponseWriter, r *http.Request, in 
 	created := permissionView{in.Name, in.Meaning, true}
 	err := a.administer(r, roleManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
 		known, err := knownPermissions(ctx, tx)
-		switch {
-		case err != nil:
+		if err != nil {
 			return err
-		case slices.Contains(known, in.Name):
+		}
+		if slices.Contains(known, in.Name) {
 			return conflict("name_taken", "There is a permission of that name.")
-		case len(known) >= len(builtInNames())+maxDeclared:
+		}
+		if len(known) >= len(builtInNames())+maxDeclared {
 			return conflict("too_many_permissions",
 				"A hundred permissions are declared. Remove one that nobody needs.")
 		}
@@ -379,7 +380,8 @@ func (a *accounts) removePermission(w http.ResponseWriter, r *http.Request) erro
 	isForced := query.Has("force") && force != "false"
 
 	return writeDone(w, a.actOnPermission(r, func(ctx context.Context, tx pgx.Tx, by actor, p heldPermission) error {
-		if !isForced && (len(p.Roles) > 0 || p.APITokens > 0) {
+		isHeld := len(p.Roles) > 0 || p.APITokens > 0
+		if isHeld && !isForced {
 			return conflict("permission_in_use",
 				"Roles or API tokens hold this permission. ?force takes it from them.")
 		}
@@ -442,6 +444,7 @@ func (a *accounts) actOnPermission(
 		if err != nil {
 			return err
 		}
+
 		if err := by.coversRoles(ctx, tx, p.Roles); err != nil {
 			return err
 		}
@@ -450,6 +453,7 @@ func (a *accounts) actOnPermission(
 				return err
 			}
 		}
+
 		return do(ctx, tx, by, p)
 	})
 }
