@@ -51,11 +51,14 @@ func pruneAudit(
 			mac
 		FROM audit_seals
 		WHERE seq < coalesce(
-			(SELECT min(s.seq)
-			FROM audit_seals s
-			JOIN audit_log l ON l.id = s.audit_id
-			WHERE l.at >= $1),
-			9223372036854775807)
+			(
+				SELECT min(s.seq)
+				FROM audit_seals s
+				JOIN audit_log l ON l.id = s.audit_id
+				WHERE l.at >= $1
+			),
+			9223372036854775807
+		)
 		ORDER BY seq DESC
 		LIMIT 1`
 	const remove = `
@@ -71,7 +74,8 @@ func pruneAudit(
 		)
 		DELETE FROM audit_log l
 		USING audit_seals s
-		WHERE s.audit_id = l.id AND s.seq <= $1`
+		WHERE s.audit_id = l.id
+			AND s.seq <= $1`
 
 	err = inTransaction(ctx, db, func(tx pgx.Tx) error {
 		if err := advisoryLock(ctx, tx, lockSeal); err != nil {
@@ -91,9 +95,9 @@ func pruneAudit(
 		if err != nil {
 			return err
 		}
+
 		checkpoint := k.checkpointMAC(newest.Seq, newest.MAC)
-		removed, err = execute(ctx, tx, "remove audit rows", remove,
-			newest.Seq, k.id, checkpoint)
+		removed, err = execute(ctx, tx, "remove audit rows", remove, newest.Seq, k.id, checkpoint)
 		if err != nil {
 			return err
 		}
