@@ -23,7 +23,11 @@ const auxSuffix = ".aux.xml"
 
 // hasExtension reports whether list holds an extension, which begins with a dot, in any case.
 func hasExtension(extension, list string) bool {
-	return len(extension) > 1 && strings.Contains(list, " "+strings.ToLower(extension[1:])+" ")
+	if len(extension) < 2 {
+		return false
+	}
+	bare := strings.ToLower(extension[1:])
+	return strings.Contains(list, " "+bare+" ")
 }
 
 // rasterOfSidecar returns the name of the raster whose sidecar this file is, "" where it is none.
@@ -32,19 +36,24 @@ func (h *headerReader) rasterOfSidecar(extension string) (string, error) {
 		return "", nil
 	}
 
-	// Twice, because masks have overviews.
+	// Cut off the suffixes, twice, because masks have overviews.
 	base := h.name
 	for _, suffix := range strings.Fields(sidecarSuffixes + sidecarSuffixes) {
-		if n := len(base) - len(suffix) - 1; n > 0 && strings.EqualFold(base[n:], "."+suffix) {
+		n := len(base) - len(suffix) - 1
+		if n > 0 && strings.EqualFold(base[n:], "."+suffix) {
 			base = base[:n]
 		}
 	}
 
+	// A raster's whole name and a suffix.
 	if base != h.name && hasExtension(path.Ext(base), rasterExtensions) {
-		if _, found, err := h.beside(base, 0); found || err != nil {
+		_, found, err := h.beside(base, 0)
+		if found || err != nil {
 			return base, err
 		}
 	}
+
+	// A raster's stem and another extension.
 
 	if !hasExtension(extension, sidecarExtensions) {
 		return "", nil
@@ -54,23 +63,28 @@ func (h *headerReader) rasterOfSidecar(extension string) (string, error) {
 }
 
 // sidecar returns up to limit bytes of the file with this file's stem and one of the extensions, in
-// any case; without one, name is "". It probes each spelling: a directory may hold a million files.
+// any case. name is "" if there is none. It tries each spelling instead of listing the directory,
+// which may hold a million files.
 func (h *headerReader) sidecar(limit int, extensions ...string) (content []byte, name string, err error) {
 	stem := strings.TrimSuffix(h.name, path.Ext(h.name)) + "."
 	for _, extension := range extensions {
 		for upper := range 1 << len(extension) { // one bit for each letter
 			b := []byte(stem + extension)
 			for i := range extension {
-				if upper>>i&1 == 1 {
+				isUpper := upper>>i&1 == 1
+				if isUpper {
 					b[len(stem)+i] = byte(unicode.ToUpper(rune(extension[i])))
 				}
 			}
-			content, found, err := h.beside(string(b), limit)
+
+			name := string(b)
+			content, found, err := h.beside(name, limit)
 			if found || err != nil {
-				return content, string(b), err
+				return content, name, err
 			}
 		}
 	}
+
 	return nil, "", nil
 }
 
@@ -83,8 +97,10 @@ func (h *headerReader) worldFile(missing error, extensions ...string) (t [6]floa
 	if name == "" {
 		return t, "", missing
 	}
+
 	t, err = parseWorldFile(content)
-	return t, "the world file " + cleanText([]byte(name), maxNameText), err
+	source = "the world file " + cleanText([]byte(name), maxNameText)
+	return t, source, err
 }
 
 // parseWorldFile reads a world file. Its six lines are a, d, b and e of a transform, and x and y of
@@ -92,19 +108,27 @@ func (h *headerReader) worldFile(missing error, extensions ...string) (t [6]floa
 func parseWorldFile(content []byte) ([6]float64, error) {
 	var v []float64
 	for line := range strings.Lines(string(content)) {
-		if fields := strings.Fields(line); len(fields) > 0 && len(v) < 6 {
-			n, ok := parseNumber(strings.TrimSuffix(fields[0], ","))
-			if !ok {
-				break
-			}
-			v = append(v, n)
+		fields := strings.Fields(line)
+		if len(fields) == 0 || len(v) == 6 {
+			continue
 		}
+
+		n, ok := parseNumber(strings.TrimSuffix(fields[0], ","))
+		if !ok {
+			break
+		}
+		v = append(v, n)
 	}
 
 	if len(v) < 6 || v[0]*v[3] == v[1]*v[2] {
 		return [6]float64{}, noGeoreff("its world file does not hold six numbers that place a raster")
 	}
-	return shiftHalfPixel([6]float64{v[0], v[2], v[4], v[1], v[3], v[5]}), nil
+
+	t := [6]float64{
+		v[0], v[2], v[4],
+		v[1], v[3], v[5],
+	}
+	return shiftHalfPixel(t), nil
 }
 
 // compareWorldFile warns if a GeoTIFF and its .tfw disagree.
@@ -117,21 +141,32 @@ func (h *headerReader) compareWorldFile(tags [6]float64, m *extent) {
 	if source == "" {
 		return
 	}
+
 	m.compareTransforms(t, tags, "its world file and its tags", "the tags are used")
 }
 
 // compareTransforms warns if two transforms of a raster differ by more than a hundredth of a pixel.
 func (m *extent) compareTransforms(t, tags [6]float64, what, used string) {
-	var off float64 // largest distance between the corners, in units of the CRS
-	for _, at := range [...][2]float64{{0, 0}, {float64(*m.Width), 0}, {0, float64(*m.Height)}} {
+	corners := [...][2]float64{
+		{0, 0},
+		{float64(*m.Width), 0},
+		{0, float64(*m.Height)},
+	}
+	off := 0.0 // largest distance between the corners, in units of the CRS
+	for _, at := range corners {
 		x, y := applyTransform(t, at[0], at[1])
 		tagX, tagY := applyTransform(tags, at[0], at[1])
 		off = max(off, math.Hypot(x-tagX, y-tagY))
 	}
 
-	pixel := math.Sqrt(math.Abs(tags[0]*tags[4] - tags[1]*tags[3]))
+	area := math.Abs(tags[0]*tags[4] - tags[1]*tags[3])
+	pixel := math.Sqrt(area)
 	if off > 0.01*pixel {
-		m.warnf("%s differ by up to %.6g units of its CRS, or %.3g pixels; %s", what, off, off/pixel, used)
+		m.warnf("%s differ by up to %.6g units of its CRS, or %.3g pixels; %s",
+			what,
+			off,
+			off/pixel,
+			used)
 	}
 }
 
@@ -139,7 +174,8 @@ func (m *extent) compareTransforms(t, tags [6]float64, what, used string) {
 func (h *headerReader) compareCRS(keys crsParameters, m *extent) {
 	var other extent
 	crs, err := keys.definition(&other, &h.crs)
-	isSame := err == nil && m.CRSDefinition != nil && *m.CRSDefinition == crs.text()
+	isKnown := err == nil && m.CRSDefinition != nil
+	isSame := isKnown && *m.CRSDefinition == crs.text()
 
 	used := m.nameOfCRS()
 	unused := other.nameOfCRS()
@@ -163,7 +199,9 @@ func (h *headerReader) projectionFile(m *extent, source *string) (crsParameters,
 	if name == "" || err != nil {
 		return crsParameters{}, err
 	}
-	return m.crsFromSidecar(cleanText([]byte(name), maxNameText), string(content), source), nil
+
+	name = cleanText([]byte(name), maxNameText)
+	return m.crsFromSidecar(name, string(content), source), nil
 }
 
 // crsFromSidecar returns the CRS in well-known text from a sidecar, and adds the sidecar's name to
@@ -172,17 +210,19 @@ func (m *extent) crsFromSidecar(name, wkt string, source *string) crsParameters 
 	if wkt == "" {
 		return crsParameters{}
 	}
+
 	p, err := crsFromWKT(wkt)
 	if err != nil {
 		m.warnf("the CRS in %s cannot be used: %v", name, err)
 		return p
 	}
+
 	*source += "; CRS from " + name
 	return p
 }
 
-// auxiliary is what GDAL's .aux.xml beside a raster says of its place and heights; zero where there
-// is none.
+// auxiliary is what GDAL's .aux.xml beside a raster says of its place and heights. It is zero
+// without such a file.
 type auxiliary struct {
 	name      string
 	transform []float64 // as in extent.Transform, nil where absent
@@ -200,14 +240,16 @@ func (h *headerReader) readAuxiliary() (a auxiliary, err error) {
 	}
 
 	var dataset struct {
-		XMLName           xml.Name `xml:"PAMDataset"`
-		SRS, GeoTransform string
-		Bands             []struct {
+		XMLName      xml.Name `xml:"PAMDataset"`
+		SRS          string
+		GeoTransform string
+		Bands        []struct {
 			Number string `xml:"band,attr"` // from 1
 			heightTexts
 		} `xml:"PAMRasterBand"`
 	}
-	xml.Unmarshal(content, &dataset) // it sets what it reads before an error, such as the end of the part that is read
+	// Unmarshal sets what it reads before an error, such as the end of the part that is read.
+	xml.Unmarshal(content, &dataset)
 
 	a.name = cleanText([]byte(name), maxNameText)
 	a.wkt = dataset.SRS
@@ -236,14 +278,19 @@ func parseGeoTransform(s string) []float64 {
 	if len(v) != 6 || v[1]*v[5] == v[2]*v[4] {
 		return nil
 	}
-	return []float64{v[1], v[2], v[0], v[4], v[5], v[3]}
+	return []float64{
+		v[1], v[2], v[0],
+		v[4], v[5], v[3],
+	}
 }
 
 // parseNumber reads a decimal number, which is finite. Its decimal separator may be a comma.
 func parseNumber(s string) (float64, bool) {
+	// ParseFloat also accepts names, hexadecimal and underscores.
 	if strings.Trim(s, "0123456789+-.,eE") != "" {
-		return 0, false // ParseFloat also accepts names, hexadecimal and underscores
+		return 0, false
 	}
+
 	v, err := strconv.ParseFloat(strings.Replace(s, ",", ".", 1), 64)
 	return v, err == nil
 }

@@ -30,22 +30,33 @@ type datumShift struct {
 // datumShifts returns a datum's shifts to WGS 84, the most accurate first.
 func datumShifts(datum int) (shifts []datumShift) {
 	for r := range registryRecords(recordShift + strconv.Itoa(datum) + ".") {
-		s := datumShift{r.text(1), r.number(2), r.numbers(3), r.numbers(4)}
+		s := datumShift{
+			operations: r.text(1),
+			accuracyM:  r.number(2),
+			area:       r.numbers(3),
+			values:     r.numbers(4),
+		}
 		if s.accuracyM == accuracyNotStated {
 			s.accuracyM = accuracyUnknown
 		}
 		shifts = append(shifts, s)
 	}
+
 	return shifts
 }
 
 // shiftAt returns the most accurate shift to WGS 84 for a raster around lon, lat that reaches so
-// many degrees from there. If none is made for lon, lat, it returns the values of the one with the
-// largest area within 10 degrees of the raster, if any, with the accuracy of an unknown shift.
+// many degrees from there.
+//
+// If no shift is made for lon, lat, the result has the accuracy of an unknown shift. Its values are
+// those of the shift with the largest area within 10 degrees of the raster, if there is one.
 func (c *crsDefinition) shiftAt(lon, lat, reach float64) datumShift {
 	const near = 10 // degrees
+
 	unknown := datumShift{accuracyM: accuracyUnknown}
-	if c.ellipsoid.a == wgs84().a && math.Abs(c.ellipsoid.inverseFlattening-wgs84().inverseFlattening) < 1e-4 {
+	difference := math.Abs(c.ellipsoid.inverseFlattening - wgs84().inverseFlattening)
+	isAlmostWGS84 := c.ellipsoid.a == wgs84().a && difference < 1e-4 // GRS 1980 too
+	if isAlmostWGS84 {
 		unknown.accuracyM = accuracyGeocentric
 	}
 
@@ -60,13 +71,19 @@ func (c *crsDefinition) shiftAt(lon, lat, reach float64) datumShift {
 			half = 180
 		}
 
-		away := max(math.Abs(math.Remainder(lon-west-half, 360))-half, south-lat, lat-north)
+		// How many degrees lon, lat is away from the area.
+		fromMiddle := math.Remainder(lon-west-half, 360)
+		away := max(
+			math.Abs(fromMiddle)-half,
+			south-lat,
+			lat-north)
 		if away <= 0 {
 			s.accuracyM = max(s.accuracyM, accuracyWGS84)
 			return s
 		}
 
-		if size := half * (north - south); away <= near+reach && size > largest {
+		size := half * (north - south)
+		if away <= near+reach && size > largest {
 			largest = size
 			unknown.values = s.values
 		}
@@ -81,12 +98,19 @@ func (e ellipsoid) geocentric(lon, lat float64) [3]float64 {
 	e2 := e.eccentricity2()
 	sinLat, cosLat := math.Sincos(lat * math.Pi / 180)
 	sinLon, cosLon := math.Sincos(lon * math.Pi / 180)
+
 	n := e.a / math.Sqrt(1-e2*sinLat*sinLat)
-	return [3]float64{n * cosLat * cosLon, n * cosLat * sinLon, n * (1 - e2) * sinLat}
+	return [3]float64{
+		n * cosLat * cosLon,
+		n * cosLat * sinLon,
+		n * (1 - e2) * sinLat,
+	}
 }
 
-// toWGS84 moves a point at height 0 to WGS 84, in degrees: EPSG Guidance Note 7-2, methods 9602 (to
-// geocentric coordinates; back by Bowring's formula) and 9606. The longitude is continuous at ±180.
+// toWGS84 moves a point at height 0 to WGS 84, in degrees. The longitude is continuous at ±180.
+//
+// It goes to geocentric coordinates and shifts them: EPSG Guidance Note 7-2, methods 9602 and 9606.
+// It comes back by Bowring's formula.
 func (s *datumShift) toWGS84(e ellipsoid, lon, lat float64) (float64, float64) {
 	if len(s.values) == 0 {
 		return lon, lat
@@ -96,28 +120,44 @@ func (s *datumShift) toWGS84(e ellipsoid, lon, lat float64) (float64, float64) {
 	x := at[0]
 	y := at[1]
 	z := at[2]
+
+	// Turn and scale.
 	if v := s.values; len(v) == 7 {
 		const second = math.Pi / 180 / 3600
+
 		m := 1 + v[6]*1e-6
 		rx := v[3] * second
 		ry := v[4] * second
 		rz := v[5] * second
-		x, y, z = m*(x-rz*y+ry*z), m*(rz*x+y-rx*z), m*(-ry*x+rx*y+z)
+
+		turnedX := m * (x - rz*y + ry*z)
+		turnedY := m * (rz*x + y - rx*z)
+		turnedZ := m * (-ry*x + rx*y + z)
+		x = turnedX
+		y = turnedY
+		z = turnedZ
 	}
+
+	// Move.
 	x = x + s.values[0]
 	y = y + s.values[1]
 	z = z + s.values[2]
 
+	// Back to degrees, by Bowring's formula.
 	w := wgs84()
 	p := math.Hypot(x, y)
 	e2 := w.eccentricity2()
 	b := w.a * math.Sqrt(1-e2)
 	sinU, cosU := math.Sincos(math.Atan2(z*w.a, p*b))
-	lat = math.Atan2(z+e2/(1-e2)*b*sinU*sinU*sinU, p-e2*w.a*cosU*cosU*cosU) * 180 / math.Pi
-	return lon + math.Remainder(math.Atan2(y, x)*180/math.Pi-lon, 360), lat
+
+	lat = math.Atan2(
+		z+e2/(1-e2)*b*sinU*sinU*sinU,
+		p-e2*w.a*cosU*cosU*cosU) * 180 / math.Pi
+	newLon := math.Atan2(y, x) * 180 / math.Pi
+	return lon + math.Remainder(newLon-lon, 360), lat
 }
 
-// fromWGS84 inverts toWGS84 by fixed-point iteration; each step gains at least three digits.
+// fromWGS84 inverts toWGS84 by fixed-point iteration. Each step gains at least three digits.
 func (s *datumShift) fromWGS84(e ellipsoid, lon, lat float64) (float64, float64) {
 	if len(s.values) == 0 || math.Abs(lat) > 90 {
 		return lon, lat
@@ -130,5 +170,6 @@ func (s *datumShift) fromWGS84(e ellipsoid, lon, lat float64) (float64, float64)
 		atLon = atLon + lon - toLon
 		atLat = min(max(atLat+lat-toLat, -90), 90)
 	}
+
 	return atLon, atLat
 }
