@@ -22,7 +22,7 @@ var epsgCSV string
 // registryLines is the lines of the registry, sorted by their bytes.
 var registryLines = strings.Split(strings.TrimSuffix(epsgCSV, "\n"), "\n")
 
-// Kinds of records in the registry, and indexes of names. A key is a kind and an EPSG code or name.
+// Kinds of records in the registry. A key is a kind and an EPSG code, or an index and a name.
 const (
 	recordCRS           = "C"
 	recordDatum         = "D"
@@ -34,21 +34,28 @@ const (
 	recordProjection    = "O"
 	recordShift         = "S"
 	recordArea          = "A"
-	indexOfDatums       = "ND"
-	indexOfMethods      = "NM"
-	indexOfParameters   = "NP"
+
+	// Indexes of names.
+	indexOfDatums     = "ND"
+	indexOfMethods    = "NM"
+	indexOfParameters = "NP"
 )
 
-// EPSG codes of three geographic CRSs, a vertical one and four units.
+// EPSG codes of CRSs and units.
 const (
+	// Geographic CRSs.
 	epsgWGS84       = 4326
-	epsgWGS84Height = 4979
+	epsgWGS84Height = 4979 // with ellipsoidal heights
 	epsgWGS72       = 4322
-	epsgEGM96       = 5773
-	epsgMetre       = 9001
-	epsgDegree      = 9102
-	epsgFoot        = 9002
-	epsgFootUS      = 9003
+
+	// A vertical CRS.
+	epsgEGM96 = 5773
+
+	// Units.
+	epsgMetre  = 9001
+	epsgDegree = 9102
+	epsgFoot   = 9002
+	epsgFootUS = 9003
 )
 
 // record is the fields of a line of the registry. It is nil where there is no such line.
@@ -76,19 +83,25 @@ func recordOfKey(key string) record {
 }
 
 // findRecord returns the record of a kind and an EPSG code, nil where there is none.
-func findRecord(kind string, code int) record { return recordOfKey(kind + strconv.Itoa(code)) }
+func findRecord(kind string, code int) record {
+	return recordOfKey(kind + strconv.Itoa(code))
+}
 
 // codeOfName returns the EPSG code of a name in an index, 0 where it is not listed.
-func codeOfName(index, name string) int { return recordOfKey(index + plainName(name)).code(1) }
+func codeOfName(index, name string) int {
+	return recordOfKey(index + plainName(name)).code(1)
+}
 
 // plainName returns a name's letters and digits in lower case. It keeps "+": CH1903+ is not CH1903.
 func plainName(s string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsLetter(r) || unicode.IsDigit(r) || r == '+' {
+	keep := func(r rune) rune {
+		isKept := unicode.IsLetter(r) || unicode.IsDigit(r) || r == '+'
+		if isKept {
 			return unicode.ToLower(r)
 		}
-		return -1
-	}, s)
+		return -1 // dropped
+	}
+	return strings.Map(keep, s)
 }
 
 // text returns a field, "" where there is none.
@@ -124,10 +137,18 @@ func (r record) numbers(i int) (numbers []float64) {
 }
 
 // writeNumbers writes numbers as in a field.
-func writeNumbers(numbers []float64) string { return strings.Trim(fmt.Sprint(numbers), "[]") }
+func writeNumbers(numbers []float64) string {
+	return strings.Trim(fmt.Sprint(numbers), "[]")
+}
 
 // number returns the first number in a field, NaN where there is none.
-func (r record) number(i int) float64 { return append(r.numbers(i), math.NaN())[0] }
+func (r record) number(i int) float64 {
+	numbers := r.numbers(i)
+	if len(numbers) == 0 {
+		return math.NaN()
+	}
+	return numbers[0]
+}
 
 // crsDefinition converts between the coordinates of a CRS and degrees on WGS 84.
 type crsDefinition struct {
@@ -139,8 +160,8 @@ type crsDefinition struct {
 	toWGS84       []float64            // the file's own shift, as in datumShift; nil: use those of the registry
 	shifts        []datumShift         // to WGS 84, the most accurate first
 	assumed       []string             // names of parameters that the file lacks; they are taken for 0
-	horizontal    int                  // EPSG code of a part of a compound CRS, like vertical
-	vertical      int
+	horizontal    int                  // EPSG code of the horizontal part of a compound CRS
+	vertical      int                  // EPSG code of the vertical part of a compound CRS
 	ellipsoid     ellipsoid
 	primeMeridian float64   // degrees east of Greenwich
 	unit          float64   // of coordinates, in metres; in degrees for a geographic CRS
@@ -153,31 +174,35 @@ type crsDefinition struct {
 // degrees.
 func crsByCode(code int) (c crsDefinition, err error) {
 	r := findRecord(recordCRS, code)
+
 	switch r.text(1) {
-	case "C":
+	case "C": // compound
 		c, err = crsByCode(r.code(2))
 		c.horizontal = r.code(2)
 		c.vertical = r.code(3)
-	case "G":
+	case "G": // geographic
 		c.setDatum(r.code(2))
 		c.unit = r.number(3)
 		err = c.setProjection()
-	case "P":
-		c.setDatum(findRecord(recordCRS, r.code(2)).code(2))
-		c.setParameters(findRecord(recordProjection, r.code(3)))
+	case "P": // projected
+		base := findRecord(recordCRS, r.code(2))
+		conversion := findRecord(recordProjection, r.code(3))
+		c.setDatum(base.code(2))
+		c.setParameters(conversion)
 		c.unit = r.number(4)
 		c.axes = r.text(5)
 		err = c.setProjection()
-	case "V":
+	case "V": // vertical
 		err = fmt.Errorf("EPSG:%d, %s, is a vertical CRS", code, r.name())
-	case "X":
+	case "X": // geocentric
 		err = fmt.Errorf("EPSG:%d, %s, is geocentric: its X and Y are not map coordinates", code, r.name())
 	default:
 		err = fmt.Errorf("EPSG:%d is not a CRS in the built-in registry", code)
 	}
 
 	c.name = r.name()
-	if area := findRecord(recordArea, code).numbers(1); area != nil {
+	area := findRecord(recordArea, code).numbers(1)
+	if area != nil {
 		c.area = area
 	}
 	return c, err
@@ -190,8 +215,17 @@ func (c *crsDefinition) text() string {
 	for _, r := range c.methodParameters() {
 		parameters = append(parameters, c.parameters[r.code(1)])
 	}
-	return fmt.Sprintf("%d;%d;%s;%v %v;%v;%v;%s;%s", c.datum, c.method, writeNumbers(parameters), c.ellipsoid.a,
-		c.ellipsoid.inverseFlattening, c.primeMeridian, c.unit, c.axes, writeNumbers(c.toWGS84))
+
+	return fmt.Sprintf("%d;%d;%s;%v %v;%v;%v;%s;%s",
+		c.datum,
+		c.method,
+		writeNumbers(parameters),
+		c.ellipsoid.a,
+		c.ellipsoid.inverseFlattening,
+		c.primeMeridian,
+		c.unit,
+		c.axes,
+		writeNumbers(c.toWGS84))
 }
 
 // crsByDefinition returns the CRS whose text this is.
@@ -200,19 +234,27 @@ func crsByDefinition(text string) (c crsDefinition, err error) {
 
 	c.datum = r.code(0)
 	c.setParameters(r)
-	c.ellipsoid = ellipsoid{r.number(3), append(r.numbers(3), 0, 0)[1]}
+	c.ellipsoid.a = r.number(3)
+	if figures := r.numbers(3); len(figures) > 1 {
+		c.ellipsoid.inverseFlattening = figures[1]
+	}
 	c.primeMeridian = r.number(4)
 	c.unit = r.number(5)
 	c.axes = r.text(6)
 	c.toWGS84 = r.numbers(7)
-	return c, c.setProjection()
+
+	err = c.setProjection()
+	return c, err
 }
 
 // lastCRS caches the last results of crsByCode and codeOf: most files of a folder have one CRS.
 type lastCRS struct {
-	code   int
-	crs    crsDefinition
-	err    error
+	// Of crsByCode.
+	code int
+	crs  crsDefinition
+	err  error
+
+	// Of codeOf.
 	wkt    string
 	codeOf int // of the CRS in wkt, 0 where there is none
 }
@@ -227,21 +269,29 @@ func (l *lastCRS) byCode(code int) (crsDefinition, error) {
 }
 
 // isGeographicCode reports whether code is that of a geographic CRS.
-func isGeographicCode(code int) bool { return findRecord(recordCRS, code).text(1) == "G" }
+func isGeographicCode(code int) bool {
+	return findRecord(recordCRS, code).text(1) == "G"
+}
 
 // setDatum sets the datum, its ellipsoid and its prime meridian. It ignores an unknown code.
 func (c *crsDefinition) setDatum(code int) {
-	if r := findRecord(recordDatum, code); r != nil {
-		c.datum = code
-		c.ellipsoid = ellipsoidByCode(r.code(1))
-		c.primeMeridian = r.number(2)
+	r := findRecord(recordDatum, code)
+	if r == nil {
+		return
 	}
+
+	c.datum = code
+	c.ellipsoid = ellipsoidByCode(r.code(1))
+	c.primeMeridian = r.number(2)
 }
 
 // ellipsoidByCode returns the ellipsoid of an EPSG code, one of NaN where there is none.
 func ellipsoidByCode(code int) ellipsoid {
 	r := findRecord(recordEllipsoid, code)
-	return ellipsoid{r.number(1), r.number(2)}
+	return ellipsoid{
+		a:                 r.number(1),
+		inverseFlattening: r.number(2),
+	}
 }
 
 // setParameters sets method and parameters from the record of a projection.
@@ -258,7 +308,8 @@ func (c *crsDefinition) setParameters(r record) {
 
 // methodParameters returns the records of the method's parameters in their order.
 func (c *crsDefinition) methodParameters() (records []record) {
-	for code := range strings.FieldsSeq(findRecord(recordMethod, c.method).text(1)) {
+	codes := findRecord(recordMethod, c.method).text(1)
+	for code := range strings.FieldsSeq(codes) {
 		records = append(records, recordOfKey(recordParameter+code))
 	}
 	return records
@@ -281,18 +332,30 @@ func (c *crsDefinition) setProjection() (err error) {
 	}
 
 	if c.method == 0 {
-		c.projection = projection{formula: formulaGeographic, ellipsoid: c.ellipsoid}
-	} else if c.projection, err = newProjection(c.method, c.ellipsoid, c.parameters); err != nil {
-		return fmt.Errorf("its projection is not supported: %w", err)
+		c.projection = projection{
+			formula:   formulaGeographic,
+			ellipsoid: c.ellipsoid,
+		}
+	} else {
+		c.projection, err = newProjection(c.method, c.ellipsoid, c.parameters)
+		if err != nil {
+			return fmt.Errorf("its projection is not supported: %w", err)
+		}
 	}
 
 	c.projection.longitude += c.primeMeridian
 	c.projection.unit = c.unit
 	switch c.axes {
 	case "sw": // x points south and y west, while the method's coordinates point east and north
-		c.projection.axes = [4]float64{0, -1, -1, 0}
+		c.projection.axes = [4]float64{
+			0, -1,
+			-1, 0,
+		}
 	case "nw": // x points north and y west, the method's west and north; both false coordinates are equal
-		c.projection.axes = [4]float64{0, 1, -1, 0}
+		c.projection.axes = [4]float64{
+			0, 1,
+			-1, 0,
+		}
 	}
 	return nil
 }
@@ -330,8 +393,14 @@ type crsParameters struct {
 
 // newCRSParameters returns a CRS of which nothing is known.
 func newCRSParameters() crsParameters {
-	nan := math.NaN()
-	return crsParameters{ellipsoid: ellipsoid{nan, nan}, primeMeridian: nan, values: projectionParameters{}}
+	return crsParameters{
+		ellipsoid: ellipsoid{
+			a:                 math.NaN(),
+			inverseFlattening: math.NaN(),
+		},
+		primeMeridian: math.NaN(),
+		values:        projectionParameters{},
+	}
 }
 
 // geographicCRS returns the geographic CRS of an EPSG code.
@@ -351,10 +420,11 @@ func (p *crsParameters) withoutCode() (c crsDefinition, err error) {
 		c.setDatum(findRecord(recordCRS, p.geographic).code(2))
 	}
 
+	// A different ellipsoid makes it a different datum.
 	if isFinite(p.ellipsoid.a) {
-		// A different ellipsoid makes it a different datum.
+		difference := c.ellipsoid.inverseFlattening - p.ellipsoid.inverseFlattening
 		hasSameAxis := sameUnit(c.ellipsoid.a, p.ellipsoid.a)
-		hasSameFlattening := math.Abs(c.ellipsoid.inverseFlattening-p.ellipsoid.inverseFlattening) < 1e-3
+		hasSameFlattening := math.Abs(difference) < 1e-3
 		if !hasSameAxis || !hasSameFlattening {
 			c.datum = 0
 		}
@@ -366,7 +436,8 @@ func (p *crsParameters) withoutCode() (c crsDefinition, err error) {
 	}
 
 	// Zeros beside a datum of the registry are a default.
-	isShift := p.toWGS84 != nil && (slices.Max(p.toWGS84) > 0 || slices.Min(p.toWGS84) < 0)
+	isNotZero := func(v float64) bool { return v != 0 }
+	isShift := slices.ContainsFunc(p.toWGS84, isNotZero)
 	if isShift || c.datum == 0 {
 		c.toWGS84 = p.toWGS84
 	}
@@ -376,7 +447,9 @@ func (p *crsParameters) withoutCode() (c crsDefinition, err error) {
 		if i >= 3 {
 			limit = 1_000 // arc-seconds and parts per million; EPSG has up to 268
 		}
-		if !(math.Abs(v) < limit) {
+
+		isSmall := math.Abs(v) < limit
+		if !isSmall { // or NaN
 			return c, fmt.Errorf("its shift to WGS 84, TOWGS84[%s], is too large", writeNumbers(p.toWGS84))
 		}
 	}
@@ -391,15 +464,19 @@ func (p *crsParameters) withoutCode() (c crsDefinition, err error) {
 		margin      = 0.01 // every ellipsoid of the Earth is within 0.2 %
 	)
 
-	switch e := &c.ellipsoid; {
-	case p.kind == modelTypeGeographic && p.geographic != 0 && e.a == 0: // degrees on any ellipsoid
+	e := &c.ellipsoid
+	isGeographic := p.kind == modelTypeGeographic && p.geographic != 0
+	hasRadius := math.Abs(e.a-earthRadius) <= margin*earthRadius
+	hasFlattening := e.inverseFlattening == 0 || e.inverseFlattening > 100
+	switch {
+	case isGeographic && e.a == 0: // degrees on any ellipsoid
 		e.a = earthRadius
 	case e.a == 0:
 		return c, errors.New("its CRS has no EPSG code, and its datum and ellipsoid are unknown")
-	case !(math.Abs(e.a-earthRadius) <= margin*earthRadius),
-		!(e.inverseFlattening == 0 || e.inverseFlattening > 100):
+	case !hasRadius, !hasFlattening:
 		return c, fmt.Errorf("its ellipsoid (semi-major axis %v m, 1/%v) is not one of the Earth",
-			e.a, e.inverseFlattening)
+			e.a,
+			e.inverseFlattening)
 	}
 
 	switch {
@@ -418,16 +495,20 @@ func (p *crsParameters) withoutCode() (c crsDefinition, err error) {
 // project sets the projection of c. A missing scale is 1, a missing skew angle the azimuth, a
 // missing latitude of origin the only standard parallel, and any other parameter 0.
 func (p *crsParameters) project(c *crsDefinition) error {
+	// A projection of the registry has all its parameters.
 	c.setParameters(findRecord(recordProjection, p.projectionCode))
 	if c.method != 0 {
 		return c.setProjection()
 	}
 
+	// The parameters tell between variants of a method.
 	c.method = p.method
-	_, first := p.values[parameterStandardParallel1]
+	parallel, first := p.values[parameterStandardParallel1]
 	_, second := p.values[parameterStandardParallel2]
 	latitude := p.values[parameterLatitudeOfOrigin]
-	isPolar := c.method == methodPolarStereographicA || c.method == methodPolarStereographicB
+	isPolarB := c.method == methodPolarStereographicB
+	isPolar := c.method == methodPolarStereographicA || isPolarB
+	hasNoLatitude := latitude == 0 && parallel == 0
 
 	switch {
 	case c.method == 0:
@@ -435,7 +516,7 @@ func (p *crsParameters) project(c *crsDefinition) error {
 	case isPolar && sameUnit(math.Abs(latitude), 90): // the scale is the one at the pole
 		c.method = methodPolarStereographicA
 		p.values[parameterLatitudeOfOrigin] = math.Copysign(90, latitude)
-	case c.method == methodPolarStereographicB && latitude == 0 && p.values[parameterStandardParallel1] == 0:
+	case isPolarB && hasNoLatitude:
 		return errors.New("its polar stereographic projection gives neither a latitude nor a pole")
 	case c.method == methodLambertConic2SP && !second:
 		c.method = methodLambertConic1SP
@@ -447,16 +528,19 @@ func (p *crsParameters) project(c *crsDefinition) error {
 	for _, r := range c.methodParameters() {
 		canonical := r.code(1)
 		v, given := p.values[canonical]
-		switch {
-		case given:
-		case canonical == parameterLatitudeOfOrigin: // the only standard parallel
-			v = p.values[parameterStandardParallel1]
-		case canonical == parameterSkewAngle: // by default the grid is turned to north
-			v = p.values[parameterAzimuth]
-		case canonical == parameterScale, canonical == parameterEllipsoidScale:
-			v = 1
-		case canonical != parameterFalseEasting && canonical != parameterFalseNorthing:
-			c.assumed = append(c.assumed, r.name())
+		if !given {
+			switch canonical {
+			case parameterLatitudeOfOrigin: // the only standard parallel
+				v = p.values[parameterStandardParallel1]
+			case parameterSkewAngle: // by default the grid is turned to north
+				v = p.values[parameterAzimuth]
+			case parameterScale, parameterEllipsoidScale:
+				v = 1
+			case parameterFalseEasting, parameterFalseNorthing:
+				v = 0
+			default:
+				c.assumed = append(c.assumed, r.name())
+			}
 		}
 
 		if !isFinite(v) {
@@ -467,14 +551,20 @@ func (p *crsParameters) project(c *crsDefinition) error {
 
 	if code := p.unusedParameter(c); code != 0 {
 		return fmt.Errorf("its CRS has no EPSG code, and %q has no parameter %q, which the file gives as %v",
-			findRecord(recordMethod, c.method).name(), findRecord(recordParameter, code).name(), p.values[code])
+			findRecord(recordMethod, c.method).name(),
+			findRecord(recordParameter, code).name(),
+			p.values[code])
 	}
 
 	err := c.setProjection()
+
 	// On a sphere latitudes differ by up to 25.4 km, and parallels by their length.
 	if p.sphereOrEllipsoid && c.projection.e2 > 0 {
-		parallel := c.projection.axes[0] / math.Cos(c.parameters[parameterStandardParallel1]*radian)
-		c.accuracyM = 25_400 + math.Pi*c.ellipsoid.a*(parallel-1)
+		const latitudesM = 25_400
+
+		onSphere := math.Cos(c.parameters[parameterStandardParallel1] * radian)
+		ratio := c.projection.axes[0] / onSphere
+		c.accuracyM = latitudesM + math.Pi*c.ellipsoid.a*(ratio-1)
 	}
 	return err
 }
@@ -482,31 +572,46 @@ func (p *crsParameters) project(c *crsDefinition) error {
 // unusedParameter returns a parameter that the file gives and the method of c lacks, 0 where there
 // is none. It ignores neutral values: some programs write parameters without a meaning as 0.
 func (p *crsParameters) unusedParameter(c *crsDefinition) int {
-	for _, code := range [...]int{
-		parameterLatitudeOfOrigin, parameterScale, parameterStandardParallel1, parameterStandardParallel2,
-	} {
+	codes := [...]int{
+		parameterLatitudeOfOrigin,
+		parameterScale,
+		parameterStandardParallel1,
+		parameterStandardParallel2,
+	}
+	for _, code := range codes {
 		neutral := []float64{0}
 		switch code {
 		case parameterScale:
 			neutral = append(neutral, 1)
-		case parameterStandardParallel1, parameterStandardParallel2:
-			neutral = append(neutral, c.parameters[parameterLatitudeOfOrigin], c.parameters[parameterStandardParallel1])
+		case parameterStandardParallel1,
+			parameterStandardParallel2:
+			neutral = append(neutral,
+				c.parameters[parameterLatitudeOfOrigin],
+				c.parameters[parameterStandardParallel1])
 		}
 
-		if _, used := c.parameters[code]; !used && !slices.Contains(neutral, p.values[code]) {
+		_, used := c.parameters[code]
+		isNeutral := slices.Contains(neutral, p.values[code])
+		if !used && !isNeutral {
 			return code
 		}
 	}
+
 	return 0
 }
 
 // sameUnit reports whether two units differ by rounding at most. Both kinds of foot differ by more.
-func sameUnit(a, b float64) bool { return math.Abs(a-b) <= 1e-6*math.Abs(b) }
+func sameUnit(a, b float64) bool {
+	const rounding = 1e-6 // relative
+	return math.Abs(a-b) <= rounding*math.Abs(b)
+}
 
-// codeOf returns the EPSG code of a CRS that a file describes without one, 0 where the registry has
-// none with the same datum, projection, parameters and unit. Of several projected CRSs it returns
-// the one whose name ends most like the file's, and then the lowest. Of several geographic CRSs it
-// returns the one below projected CRSs: the others have three dimensions.
+// codeOf returns the EPSG code of a CRS that a file describes without one. It returns 0 if the
+// registry has none with the same datum, projection, parameters and unit.
+//
+// Of several projected CRSs it returns the one whose name ends most like the file's, and of those
+// the one with the lowest code. Of several geographic CRSs it returns the one below projected CRSs:
+// the others have three dimensions.
 func codeOf(c *crsDefinition, name string) (found int) {
 	meridian := findRecord(recordDatum, c.datum).number(2)
 	isDoubtful := len(c.assumed) > 0 || c.accuracyM > 0
@@ -515,16 +620,20 @@ func codeOf(c *crsDefinition, name string) (found int) {
 		return 0
 	}
 
-	var projections, geographic []int
+	// Codes of projections with these parameters.
+	var projections []int
 	for r := range registryRecords(recordProjection) {
 		if r.code(1) == c.method && c.hasParameters(r.numbers(2)) {
 			projections = append(projections, r.key())
 		}
 	}
 
+	// Codes of geographic CRSs on this datum.
+	var geographic []int
 	for r := range registryRecords(recordCRS) {
 		hasUnit := c.method != 0 || sameUnit(r.number(3), c.unit)
-		if r[1] == "G" && r.code(2) == c.datum && hasUnit {
+		isOnDatum := r[1] == "G" && r.code(2) == c.datum
+		if isOnDatum && hasUnit {
 			geographic = append(geographic, r.key())
 		}
 	}
@@ -533,6 +642,7 @@ func codeOf(c *crsDefinition, name string) (found int) {
 		return geographic[0]
 	}
 
+	// The projected CRS with the best name, or the geographic CRS below the first one.
 	likeness := -1
 	for r := range registryRecords(recordCRS) {
 		if r[1] != "P" || !slices.Contains(geographic, r.code(2)) {
@@ -541,14 +651,21 @@ func codeOf(c *crsDefinition, name string) (found int) {
 		if c.method == 0 {
 			return r.code(2)
 		}
-		if slices.Contains(projections, r.code(3)) && sameUnit(r.number(4), c.unit) && r[5] == "" {
-			alike := commonSuffix(plainName(r.name()), plainName(name))
-			if alike > likeness || alike == likeness && r.key() < found {
-				found = r.key()
-				likeness = alike
-			}
+
+		isSame := slices.Contains(projections, r.code(3)) && sameUnit(r.number(4), c.unit)
+		hasUsualAxes := r[5] == ""
+		if !isSame || !hasUsualAxes {
+			continue
+		}
+
+		alike := commonSuffix(plainName(r.name()), plainName(name))
+		isLower := alike == likeness && r.key() < found
+		if alike > likeness || isLower {
+			found = r.key()
+			likeness = alike
 		}
 	}
+
 	return found
 }
 
@@ -562,16 +679,24 @@ const (
 // hasParameters reports whether these are the parameters of the method, up to rounding.
 func (c *crsDefinition) hasParameters(values []float64) bool {
 	for i, parameter := range c.methodParameters() {
+		if i >= len(values) {
+			return false
+		}
+
 		canonical := parameter.code(1)
 		tolerance := maxAngleRounding
 		switch canonical {
-		case parameterFalseEasting, parameterFalseNorthing, parameterPlaneHeight:
+		case parameterFalseEasting,
+			parameterFalseNorthing,
+			parameterPlaneHeight:
 			tolerance = maxLengthRounding
-		case parameterScale, parameterEllipsoidScale:
+		case parameterScale,
+			parameterEllipsoidScale:
 			tolerance = maxScaleRounding
 		}
 
-		if i >= len(values) || !(math.Abs(values[i]-c.parameters[canonical]) <= tolerance) {
+		isAlike := math.Abs(values[i]-c.parameters[canonical]) <= tolerance
+		if !isAlike { // or NaN
 			return false
 		}
 	}
@@ -580,7 +705,8 @@ func (c *crsDefinition) hasParameters(values []float64) bool {
 
 // commonSuffix returns how many bytes at their end two texts have in common.
 func commonSuffix(a, b string) (n int) {
-	for n < min(len(a), len(b)) && a[len(a)-1-n] == b[len(b)-1-n] {
+	shorter := min(len(a), len(b))
+	for n < shorter && a[len(a)-1-n] == b[len(b)-1-n] {
 		n++
 	}
 	return n
