@@ -8,29 +8,35 @@ import (
 	"strings"
 )
 
-// GeoKeys, less "GeoKey" in their names: OGC GeoTIFF 1.1 (19-008r4), section 7; GDAL's own 2062.
+// GeoKeys, less "GeoKey" in their names: OGC GeoTIFF 1.1 (19-008r4), section 7.
 const (
-	keyModelType                = 1024
-	keyRasterType               = 1025
-	keyCitation                 = 1026
-	keyGeodeticCRS              = 2048
-	keyGeodeticCitation         = 2049
-	keyGeodeticDatum            = 2050
-	keyPrimeMeridian            = 2051
-	keyPrimeMeridianLongitude   = 2061
-	keyGeogAngularUnits         = 2054
-	keyGeogAngularUnitSize      = 2055
-	keyEllipsoid                = 2056
-	keyEllipsoidInvFlattening   = 2059
-	keyEllipsoidSemiMajorAxis   = 2057
-	keyEllipsoidSemiMinorAxis   = 2058
-	keyGeogTOWGS84              = 2062
-	keyProjectedCRS             = 3072
-	keyProjectedCitation        = 3073
-	keyProjection               = 3074
-	keyProjMethod               = 3075
-	keyProjLinearUnits          = 3076
-	keyProjLinearUnitSize       = 3077
+	keyModelType  = 1024
+	keyRasterType = 1025
+	keyCitation   = 1026
+
+	// Geodetic CRS and datum.
+	keyGeodeticCRS            = 2048
+	keyGeodeticCitation       = 2049
+	keyGeodeticDatum          = 2050
+	keyPrimeMeridian          = 2051
+	keyPrimeMeridianLongitude = 2061
+	keyGeogAngularUnits       = 2054
+	keyGeogAngularUnitSize    = 2055
+	keyEllipsoid              = 2056
+	keyEllipsoidInvFlattening = 2059
+	keyEllipsoidSemiMajorAxis = 2057
+	keyEllipsoidSemiMinorAxis = 2058
+	keyGeogTOWGS84            = 2062 // GDAL's own
+
+	// Projected CRS.
+	keyProjectedCRS       = 3072
+	keyProjectedCitation  = 3073
+	keyProjection         = 3074
+	keyProjMethod         = 3075
+	keyProjLinearUnits    = 3076
+	keyProjLinearUnitSize = 3077
+
+	// Parameters of a projection.
 	keyProjStdParallel1         = 3078
 	keyProjStdParallel2         = 3079
 	keyProjNatOriginLong        = 3080
@@ -50,10 +56,12 @@ const (
 	keyProjAzimuthAngle         = 3094
 	keyProjRectifiedGridAngle   = 3096
 	keyProjStraightVertPoleLong = 3095
-	keyVertical                 = 4096
-	keyVerticalCitation         = 4097
-	keyVerticalDatum            = 4098
-	keyVerticalUnits            = 4099
+
+	// Vertical CRS.
+	keyVertical         = 4096
+	keyVerticalCitation = 4097
+	keyVerticalDatum    = 4098
+	keyVerticalUnits    = 4099
 )
 
 // Values of GeoKeys.
@@ -70,8 +78,8 @@ type geoKeys struct {
 	ascii   []byte    // GeoAsciiParams
 }
 
-// readGeoKeys reads the GeoKeys. If one points outside its tag, all are an error as in libgeotiff:
-// the tags may belong to different files.
+// readGeoKeys reads the GeoKeys. If one points outside its tag, the result is an error, as in
+// libgeotiff: the tags may belong to different files.
 func (h *headerReader) readGeoKeys(d tiffDirectory) (k geoKeys, err error) {
 	directory := d.field(tagGeoKeyDirectory)
 	doubles := d.field(tagGeoDoubleParams)
@@ -84,23 +92,38 @@ func (h *headerReader) readGeoKeys(d tiffDirectory) (k geoKeys, err error) {
 
 	// The specification allows SHORT only.
 	for _, w := range words {
-		if !(w >= 0 && w <= math.MaxUint16) || w != math.Trunc(w) {
+		isInRange := w >= 0 && w <= math.MaxUint16
+		if !isInRange || w != math.Trunc(w) {
 			return k, corruptf("GeoKeyDirectory (tag 34735) holds %v, which is not a SHORT", w)
 		}
 	}
+
 	// Header: version, revision, minor revision, number of keys.
-	if len(words) < 4 || words[0] > 1 || words[3] > maxGeoKeys || 4+4*int(words[3]) > len(words) {
-		return k, corruptf("GeoKeyDirectory (tag 34735) of %d numbers has no valid header of version 1", len(words))
+	const headerWords = 4
+	invalid := func() error {
+		return corruptf("GeoKeyDirectory (tag 34735) of %d numbers has no valid header of version 1", len(words))
+	}
+	if len(words) < headerWords {
+		return k, invalid()
+	}
+	version := words[0]
+	keys := words[3]
+	wordsEnd := headerWords + 4*int(keys)
+	if version > 1 || keys > maxGeoKeys || wordsEnd > len(words) {
+		return k, invalid()
 	}
 
-	if k.doubles, err = h.numbers(doubles); err != nil {
+	k.doubles, err = h.numbers(doubles)
+	if err != nil {
 		return k, err
 	}
-	if k.ascii, err = h.text(ascii); err != nil {
+	k.ascii, err = h.text(ascii)
+	if err != nil {
 		return k, err
 	}
 
-	entries := words[4 : 4+4*int(words[3])]
+	// Every value must lie in its tag.
+	entries := words[headerWords:wordsEnd]
 	for e := entries; len(e) > 0; e = e[4:] {
 		end := uint64(e[2] + e[3])
 		count := uint64(0)
@@ -112,7 +135,9 @@ func (h *headerReader) readGeoKeys(d tiffDirectory) (k geoKeys, err error) {
 		case tagGeoASCIIParams:
 			count = ascii.count + 1 // some writers count a NUL that they did not write
 		}
-		if here := e[1] == 0 && e[2] == 1; !here && end > count {
+
+		isHere := e[1] == 0 && e[2] == 1
+		if !isHere && end > count {
 			return k, corruptf("GeoKey %v points outside the file's GeoKey tags", e[0])
 		}
 	}
@@ -124,8 +149,14 @@ func (h *headerReader) readGeoKeys(d tiffDirectory) (k geoKeys, err error) {
 // entry returns the last entry of a key, as libgeotiff does; zeros where it is absent.
 func (k *geoKeys) entry(id int) [4]int {
 	for i := len(k.entries) - 4; i >= 0; i -= 4 {
-		if e := k.entries[i : i+4]; e[0] == float64(id) {
-			return [4]int{id, int(e[1]), int(e[2]), int(e[3])}
+		e := k.entries[i : i+4]
+		if e[0] == float64(id) {
+			return [4]int{
+				id,
+				int(e[1]),
+				int(e[2]),
+				int(e[3]),
+			}
 		}
 	}
 	return [4]int{}
@@ -133,24 +164,29 @@ func (k *geoKeys) entry(id int) [4]int {
 
 // code returns the value of a key that is a code, 0 where it is absent.
 func (k *geoKeys) code(id int) int {
-	if e := k.entry(id); e[1] == 0 {
-		return e[3]
+	e := k.entry(id)
+	if e[1] != 0 {
+		return 0
 	}
-	return 0
+	return e[3]
 }
 
 // doublesOf returns the numbers of a key, nil where it is absent or has none.
 func (k *geoKeys) doublesOf(id int) []float64 {
-	if e := k.entry(id); e[1] == tagGeoDoubleParams && e[3]+e[2] <= len(k.doubles) {
-		return k.doubles[e[3]:][:e[2]]
+	e := k.entry(id)
+	start := e[3]
+	end := start + e[2]
+	if e[1] != tagGeoDoubleParams || end > len(k.doubles) {
+		return nil
 	}
-	return nil
+	return k.doubles[start:end]
 }
 
 // measure returns the length or angle in the first of these keys that has one, otherwise NaN.
 func (k *geoKeys) measure(ids ...int) float64 {
 	for _, id := range ids {
-		if v := k.doublesOf(id); len(v) == 1 {
+		v := k.doublesOf(id)
+		if len(v) == 1 {
 			return v[0]
 		}
 	}
@@ -160,8 +196,9 @@ func (k *geoKeys) measure(ids ...int) float64 {
 // name returns the name in the first of these citation keys that has one.
 func (k *geoKeys) name(ids ...int) string {
 	for _, id := range ids {
-		if s := crsNameFromCitation(k.citation(id)); s != "" {
-			return s
+		name := crsNameFromCitation(k.citation(id))
+		if name != "" {
+			return name
 		}
 	}
 	return ""
@@ -170,10 +207,13 @@ func (k *geoKeys) name(ids ...int) string {
 // citation returns the text of a key, nil where it is absent.
 func (k *geoKeys) citation(id int) []byte {
 	e := k.entry(id)
-	if e[1] != tagGeoASCIIParams || e[3] >= len(k.ascii) {
+	start := e[3]
+	if e[1] != tagGeoASCIIParams || start >= len(k.ascii) {
 		return nil
 	}
-	return k.ascii[e[3]:min(e[3]+e[2], len(k.ascii))]
+
+	end := min(start+e[2], len(k.ascii))
+	return k.ascii[start:end]
 }
 
 // esriPE introduces well-known text that Esri writes into citation keys.
@@ -182,14 +222,21 @@ const esriPE = "ESRI PE String ="
 // crsNameFromCitation returns the name in a citation key: the text before "|", in Esri's well-known
 // text, or in lines such as "PCS Name = name|…" of ArcGIS and Erdas Imagine.
 func crsNameFromCitation(b []byte) string {
+	// The first text in Esri's well-known text.
 	s := cleanText(b, maxGeoASCII)
 	if _, wkt, ok := strings.Cut(s, esriPE); ok {
 		_, wkt, _ = strings.Cut(wkt, `"`)
 		s, _, _ = strings.Cut(wkt, `"`)
 	}
 
-	for _, label := range [...]string{"PCS Name =", "GCS Name =", "Projection Name ="} {
-		if _, name, ok := strings.Cut(s, label); ok {
+	labels := [...]string{
+		"PCS Name =",
+		"GCS Name =",
+		"Projection Name =",
+	}
+	for _, label := range labels {
+		_, name, ok := strings.Cut(s, label)
+		if ok {
 			s, _, _ = strings.Cut(name, " Units = ") // Imagine's next line; cleanText made the line break a space
 			break
 		}
@@ -202,14 +249,20 @@ func crsNameFromCitation(b []byte) string {
 	return cleanText([]byte(s), maxNameText)
 }
 
-// citedUnit returns the size of the foot that a citation names as the unit of a projected CRS, 0
-// where it names none. In the name of a compound CRS the unit may be that of the heights.
+// citedUnit returns the size of the foot that a citation names as the unit of a projected CRS. It
+// returns 0 if the citation names none, or seems to be the name of a compound CRS: there the unit
+// may be that of the heights.
 func citedUnit(citation []byte) float64 {
+	replacer := strings.NewReplacer(
+		"_", " ",
+		"-", " ",
+		"foot", "feet")
 	s := strings.ToLower(string(citation))
-	s = strings.NewReplacer("_", " ", "-", " ", "foot", "feet").Replace(s)
+	s = replacer.Replace(s)
 
 	contains := func(parts ...string) bool {
-		return slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(s, part) })
+		isPart := func(part string) bool { return strings.Contains(s, part) }
+		return slices.ContainsFunc(parts, isPart)
 	}
 
 	switch {
@@ -232,8 +285,10 @@ func (k *geoKeys) parameters() crsParameters {
 	p.geographic = k.code(keyGeodeticCRS)
 	p.name = k.name(keyProjectedCitation, keyCitation)
 
-	p.angularUnit = unitSize(k.code(keyGeogAngularUnits), k.measure(keyGeogAngularUnitSize)*180/math.Pi)
-	p.linearUnit = unitSize(k.code(keyProjLinearUnits), k.measure(keyProjLinearUnitSize))
+	degrees := k.measure(keyGeogAngularUnitSize) * 180 / math.Pi
+	metres := k.measure(keyProjLinearUnitSize)
+	p.angularUnit = unitSize(k.code(keyGeogAngularUnits), degrees)
+	p.linearUnit = unitSize(k.code(keyProjLinearUnits), metres)
 
 	p.setVertical(k.code(keyVertical), k.code(keyVerticalDatum))
 	p.verticalName = k.name(keyVerticalCitation)
@@ -252,8 +307,12 @@ func (k *geoKeys) parameters() crsParameters {
 		return p
 	}
 
-	if _, wkt, found := strings.Cut(string(k.citation(keyProjectedCitation)), esriPE); found { // complete
-		if esri, err := crsFromWKT(wkt); err == nil {
+	// Esri's well-known text is complete.
+	citation := string(k.citation(keyProjectedCitation))
+	_, wkt, found := strings.Cut(citation, esriPE)
+	if found {
+		esri, err := crsFromWKT(wkt)
+		if err == nil {
 			esri.vertical = p.vertical
 			esri.verticalName = p.verticalName
 			return esri
@@ -270,27 +329,36 @@ func (k *geoKeys) readDatum(p *crsParameters) {
 	p.datum = k.code(keyGeodeticDatum)
 
 	p.ellipsoid = ellipsoidByCode(k.code(keyEllipsoid))
-	if a := k.measure(keyEllipsoidSemiMajorAxis); isFinite(a) {
-		p.ellipsoid = ellipsoid{a, 0}
-		if minor := k.measure(keyEllipsoidSemiMinorAxis); a > minor {
-			p.ellipsoid.inverseFlattening = a / (a - minor)
+	major := k.measure(keyEllipsoidSemiMajorAxis)
+	if isFinite(major) {
+		p.ellipsoid = ellipsoid{major, 0}
+		minor := k.measure(keyEllipsoidSemiMinorAxis)
+		if major > minor {
+			p.ellipsoid.inverseFlattening = major / (major - minor)
 		}
 	}
-	if inverse := k.measure(keyEllipsoidInvFlattening); isFinite(inverse) {
+	inverse := k.measure(keyEllipsoidInvFlattening)
+	if isFinite(inverse) {
 		p.ellipsoid.inverseFlattening = inverse
 	}
 
-	if meridian := k.code(keyPrimeMeridian); meridian != 0 {
-		p.primeMeridian = math.Inf(1)
-		if longitude := k.measure(keyPrimeMeridianLongitude); isFinite(longitude) {
+	meridian := k.code(keyPrimeMeridian)
+	if meridian != 0 {
+		longitude := k.measure(keyPrimeMeridianLongitude)
+		r := findRecord(recordPrimeMeridian, meridian)
+		switch {
+		case isFinite(longitude):
 			p.primeMeridian = longitude * cmp.Or(p.angularUnit, 1)
-		} else if r := findRecord(recordPrimeMeridian, meridian); r != nil {
+		case r != nil:
 			p.primeMeridian = r.number(1)
+		default:
+			p.primeMeridian = math.Inf(1)
 		}
 	}
 
-	if v := k.doublesOf(keyGeogTOWGS84); len(v) == 3 || len(v) == 7 {
-		p.toWGS84 = v
+	shift := k.doublesOf(keyGeogTOWGS84)
+	if len(shift) == 3 || len(shift) == 7 {
+		p.toWGS84 = shift
 	}
 }
 
@@ -299,6 +367,7 @@ func (k *geoKeys) readProjection(p *crsParameters) {
 	p.projectionCode = k.code(keyProjection)
 	p.method = k.code(keyProjMethod)
 
+	// By the numbers that GeoTIFF gives to methods.
 	methods := [...]int{
 		1:  methodTransverseMercator,
 		3:  methodObliqueMercatorA,
@@ -326,30 +395,48 @@ func (k *geoKeys) readProjection(p *crsParameters) {
 
 	// set sets a parameter from the first of its keys that has a number, NaN if none has.
 	set := func(parameter int, unit float64, ids ...int) {
-		if slices.ContainsFunc(ids, func(id int) bool { return k.entry(id)[0] != 0 }) {
+		isPresent := func(id int) bool { return k.entry(id)[0] != 0 }
+		if slices.ContainsFunc(ids, isPresent) {
 			p.values[parameter] = k.measure(ids...) * unit // NaN where the keys hold no number
 		}
 	}
 
 	degrees := cmp.Or(p.angularUnit, 1)
 	metres := cmp.Or(p.linearUnit, 1)
-	p.values[parameterSkewAngle] = 90 // GDAL's default
-	if k.code(keyProjMethod) == 5 {   // the Swiss projection: no key gives its azimuth, 90° by definition
+
+	// Defaults. No key gives the azimuth of the Swiss projection, which is 90° by definition.
+	const methodSwiss = 5             // GeoTIFF's number
+	p.values[parameterSkewAngle] = 90 // as in GDAL
+	if k.code(keyProjMethod) == methodSwiss {
 		p.values[parameterAzimuth] = 90
 	}
 
-	set(parameterLatitudeOfOrigin, degrees, keyProjNatOriginLat, keyProjFalseOriginLat, keyProjCenterLat)
+	set(parameterLatitudeOfOrigin, degrees,
+		keyProjNatOriginLat,
+		keyProjFalseOriginLat,
+		keyProjCenterLat)
 	set(parameterLongitudeOfOrigin, degrees,
-		keyProjNatOriginLong, keyProjFalseOriginLong, keyProjCenterLong, keyProjStraightVertPoleLong)
+		keyProjNatOriginLong,
+		keyProjFalseOriginLong,
+		keyProjCenterLong,
+		keyProjStraightVertPoleLong)
 
 	set(parameterStandardParallel1, degrees, keyProjStdParallel1)
 	set(parameterStandardParallel2, degrees, keyProjStdParallel2)
 	set(parameterAzimuth, degrees, keyProjAzimuthAngle)
 	set(parameterSkewAngle, degrees, keyProjRectifiedGridAngle)
-	set(parameterScale, 1, keyProjScaleAtNatOrigin, keyProjScaleAtCenter)
+	set(parameterScale, 1,
+		keyProjScaleAtNatOrigin,
+		keyProjScaleAtCenter)
 
-	set(parameterFalseEasting, metres, keyProjFalseEasting, keyProjFalseOriginEasting, keyProjCenterEasting)
-	set(parameterFalseNorthing, metres, keyProjFalseNorthing, keyProjFalseOriginNorthing, keyProjCenterNorthing)
+	set(parameterFalseEasting, metres,
+		keyProjFalseEasting,
+		keyProjFalseOriginEasting,
+		keyProjCenterEasting)
+	set(parameterFalseNorthing, metres,
+		keyProjFalseNorthing,
+		keyProjFalseOriginNorthing,
+		keyProjCenterNorthing)
 }
 
 // setVertical sets the vertical CRS from keyVertical and keyVerticalDatum. It reads the codes of
@@ -366,9 +453,14 @@ func (p *crsParameters) setVertical(code, datum int) {
 		lastEllipsoid        = 5033
 	)
 
+	if code == 0 {
+		return
+	}
+
+	isDatum := code >= firstDatum && code <= lastDatum
+	isEllipsoid := code >= firstEllipsoid && code <= lastEllipsoid
 	switch {
-	case code == 0:
-	case code >= firstDatum && code <= lastDatum && datum == 0:
+	case isDatum && datum == 0:
 		p.vertical = code + datumToCRS
 	case code == heightEGM96:
 		p.vertical = epsgEGM96
@@ -379,17 +471,18 @@ func (p *crsParameters) setVertical(code, datum int) {
 		}
 	case code == heightWGS84Ellipsoid && p.geographic == epsgWGS84:
 		p.geographic = epsgWGS84Height
-	case code < firstEllipsoid || code > lastEllipsoid:
+	case !isEllipsoid:
 		p.vertical = code
 	}
 }
 
 // heightUnit returns the unit of the vertical CRS in the keys, as GDAL's GetUnitType does: that of
-// a vertical CRS with a code, or else VerticalUnitsGeoKey, or else the metre. It is "" if the keys
-// have no vertical CRS, or an unknown unit. p is the CRS that the keys describe.
+// a vertical CRS with a code, or else VerticalUnitsGeoKey, or else the metre. It returns "" if the
+// keys have no vertical CRS, or an unknown unit. p is the CRS that the keys describe.
 func (k *geoKeys) heightUnit(p *crsParameters, l *lastCRS) string {
 	crs, _ := l.byCode(p.code) // a compound CRS, perhaps
 	vertical := cmp.Or(crs.vertical, p.vertical)
+
 	unit := k.code(keyVerticalUnits)
 	switch {
 	case isEPSG(vertical):
@@ -401,10 +494,15 @@ func (k *geoKeys) heightUnit(p *crsParameters, l *lastCRS) string {
 }
 
 // isEPSG reports whether a code is one of EPSG: OGC GeoTIFF 1.1 reserves 1024 to 32766 for them.
-func isEPSG(code int) bool { return code >= 1024 && code < userDefined }
+func isEPSG(code int) bool {
+	const first = 1024
+	return code >= first && code < userDefined
+}
 
 // epsg writes an EPSG code as in extent.CRS.
-func epsg(code int) *string { return new("EPSG:" + strconv.Itoa(code)) }
+func epsg(code int) *string {
+	return new("EPSG:" + strconv.Itoa(code))
+}
 
 // definition sets CRS, CRSName and VerticalCRS, and returns the CRS. Errors have status no_bbox.
 func (p *crsParameters) definition(m *extent, l *lastCRS) (c crsDefinition, err error) {
@@ -424,7 +522,8 @@ func (p *crsParameters) definition(m *extent, l *lastCRS) (c crsDefinition, err 
 	}
 
 	m.CRS = epsg(p.code)
-	if c, err = l.byCode(p.code); err != nil {
+	c, err = l.byCode(p.code)
+	if err != nil {
 		return c, noBBoxf("%v", err)
 	}
 	if c.vertical != 0 {
@@ -434,9 +533,11 @@ func (p *crsParameters) definition(m *extent, l *lastCRS) (c crsDefinition, err 
 
 	// The file may state the unit too.
 	unit := p.linearUnit
-	if c.method == 0 {
+	isCited := unit == 0 && c.unit == 1
+	switch {
+	case c.method == 0:
 		unit = p.angularUnit
-	} else if unit == 0 && c.unit == 1 {
+	case isCited:
 		unit = p.citedUnit
 	}
 	unit = cmp.Or(unit, c.unit)
@@ -449,6 +550,7 @@ func (p *crsParameters) definition(m *extent, l *lastCRS) (c crsDefinition, err 
 	case math.IsNaN(unit):
 		return c, noBBoxf("the linear unit in GeoKey 3076 is unknown")
 	}
+
 	// As in GDAL: that code's projection with coordinates in another unit, which is another CRS.
 	m.warnf("its CRS is EPSG:%d, but in another unit, of %v m", p.code, unit)
 	m.CRS = nil
@@ -464,6 +566,7 @@ func (p *crsParameters) definitionWithoutCode(m *extent, l *lastCRS) (c crsDefin
 	if err != nil {
 		return c, noBBoxf("%v", err)
 	}
+
 	if len(c.assumed) > 0 {
 		m.warnf("its CRS lacks the %s; taken for 0, as GDAL does", strings.Join(c.assumed, " and the "))
 		return c, nil
@@ -472,6 +575,7 @@ func (p *crsParameters) definitionWithoutCode(m *extent, l *lastCRS) (c crsDefin
 		return c, nil
 	}
 
+	// The search is slow, so its last result is kept.
 	if p.wkt != l.wkt {
 		l.codeOf = codeOf(&c, p.name)
 		l.wkt = p.wkt
@@ -479,6 +583,7 @@ func (p *crsParameters) definitionWithoutCode(m *extent, l *lastCRS) (c crsDefin
 	if l.codeOf == 0 {
 		return c, nil
 	}
+
 	m.CRS = epsg(l.codeOf)
 	return l.byCode(l.codeOf) // never fails: it has the method and parameters of c
 }
@@ -495,9 +600,9 @@ func userUnit(size float64) float64 {
 	return math.NaN()
 }
 
-// unitSize returns the size of a unit in degrees or metres from its code and size in GeoKeys: 0
-// where they are absent, NaN for an unknown unit, as packed degrees (9110) are, which no factor
-// converts.
+// unitSize returns the size of a unit in degrees or metres from its code and size in GeoKeys. It
+// returns 0 if they are absent, and NaN for an unknown unit. Packed degrees (9110) count as
+// unknown: no factor converts them.
 func unitSize(code int, size float64) float64 {
 	switch code {
 	case 0:
