@@ -33,10 +33,13 @@ func (m *extent) setSamples(bands, bits, format float64) {
 		sampleFormatComplexFloat: {"", "", "complex64", "complex64", "complex128"},
 	}
 
-	i := slices.IndexFunc([]float64{8, 16, 32, 64, 128}, func(size float64) bool {
+	sizes := []float64{8, 16, 32, 64, 128}
+	i := slices.IndexFunc(sizes, func(size float64) bool {
 		return bits <= size
 	})
-	if i >= 0 && bits >= 1 && format >= 1 && format <= sampleFormatComplexFloat {
+	hasSize := i >= 0 && bits >= 1
+	hasFormat := format >= 1 && format <= sampleFormatComplexFloat
+	if hasSize && hasFormat {
 		m.SampleType = nonEmpty(names[int(format)][i])
 	}
 }
@@ -47,17 +50,19 @@ const maxTableChunk = laterReadBytes / 4
 // blockTable is where the blocks (strips or tiles) of a TIFF's first image lie: TIFF 6.0, sections
 // 3 and 15.
 type blockTable struct {
-	kind         string // "strip" or "tile"
-	offsets      tiffField
-	counts       tiffField // without values if the file has no byte counts
-	blocks       uint64    // of all planes, as far as offsets lists them
-	perPlane     uint64    // blocks of a plane
-	rowBytes     float64   // of a row of an uncompressed block; 0 if the blocks are compressed
-	rows, height float64   // of a block and of the raster
+	kind     string // "strip" or "tile"
+	offsets  tiffField
+	counts   tiffField // without values if the file has no byte counts
+	blocks   uint64    // of all planes, as far as offsets lists them
+	perPlane uint64    // blocks of a plane
+	rowBytes float64   // of a row of an uncompressed block; 0 if the blocks are compressed
+	rows     float64   // of a block
+	height   float64   // of the raster
 
-	bytes                 float64 // the sum of the byte counts that were looked at
-	worst                 uint64  // the block that ends the farthest beyond the file's end
-	worstLength, worstEnd float64 // its bytes; before one is found 0 and the file's end
+	bytes       float64 // the sum of the byte counts that were looked at
+	worst       uint64  // the block that ends the farthest beyond the file's end
+	worstLength float64 // bytes of that block; 0 before one is found
+	worstEnd    float64 // where that block ends; the file's end before one is found
 }
 
 // readBlockTable returns the table without its values, with 0 blocks if the tags do not give it.
@@ -96,7 +101,8 @@ func (h *headerReader) readBlockTable(d tiffDirectory, bands, bits float64, m *e
 		columns = width
 		t.rows = rows
 	}
-	if t.rows < 1 || t.kind == "strip" && t.rows > height {
+	isTooHigh := t.kind == "strip" && t.rows > height
+	if t.rows < 1 || isTooHigh {
 		t.rows = height
 	}
 
@@ -106,11 +112,14 @@ func (h *headerReader) readBlockTable(d tiffDirectory, bands, bits float64, m *e
 		bands = 1
 	}
 
-	perPlane := math.Ceil(width/columns) * math.Ceil(height/t.rows)
-	if !(columns >= 1 && planes >= 1) {
+	isValid := columns >= 1 && planes >= 1
+	if !isValid {
 		return t
 	}
 
+	across := math.Ceil(width / columns)
+	down := math.Ceil(height / t.rows)
+	perPlane := across * down
 	t.perPlane = uint64(perPlane)
 	t.blocks = min(uint64(perPlane*planes), t.offsets.count)
 
@@ -121,65 +130,90 @@ func (h *headerReader) readBlockTable(d tiffDirectory, bands, bits float64, m *e
 	return t
 }
 
-// length returns how many bytes of a block a reader needs. Like libtiff it takes a block with a
-// byte count of 0 as never written, and otherwise ignores the count of an uncompressed block.
+// length returns how many bytes of a block a reader needs. As in libtiff, a block with a byte count
+// of 0 was never written, and any other count of an uncompressed block is ignored.
 func (t *blockTable) length(block uint64, count float64) float64 {
 	switch {
 	case count == 0 || t.rowBytes == 0:
 		return count
 	case t.kind == "tile":
 		return t.rowBytes * t.rows
-	} // the last strip of a plane may be shorter
-	return t.rowBytes * min(t.rows, t.height-float64(block%t.perPlane)*t.rows)
+	}
+
+	// The last strip of a plane may be shorter.
+	rowsAbove := float64(block%t.perPlane) * t.rows
+	return t.rowBytes * min(t.rows, t.height-rowsAbove)
 }
 
-// checkBlocks returns an error if a block of the first image ends beyond the end of the file. Of
-// tables that are too long for maxHeaderBytes it reads the beginning, and as much of the end as it
-// can: the last block mostly lies last. Other images (overviews, masks) do not count. It sets
-// DataBytes if it reads the whole tables.
+// checkBlocks returns an error if a block of the first image ends beyond the end of the file. Other
+// images (overviews, masks) do not count. It sets DataBytes if it reads the whole tables.
+//
+// Of tables that are too long for maxHeaderBytes it reads the beginning, and as much of the end as
+// it can: the last block mostly lies last.
 func (h *headerReader) checkBlocks(d tiffDirectory, bands, bits float64, m *extent) error {
 	t := h.readBlockTable(d, bands, bits, m)
+
+	// The tables must lie in the file.
 	for _, f := range [...]tiffField{t.offsets, t.counts} {
 		n := min(t.blocks, f.count)
 		size := fieldTypeSize(f.fieldType)
-		isInside := size > 0 && n <= h.size/size && h.within(f.offset, n*size)
+		fits := size > 0 && n <= h.size/size
+		isInside := fits && h.within(f.offset, n*size)
 		if n > 0 && !isInside {
 			return corruptf("its data is cut off: "+
 				"the table of %d %ss at %d (TIFF tag %d) ends beyond the file's end at %d",
-				n, t.kind, f.offset, f.tag, h.size)
+				n,
+				t.kind,
+				f.offset,
+				f.tag,
+				h.size)
 		}
 	}
 
 	t.worstEnd = float64(h.size)
 
 	// The first chunk, then the last ones from the end on, as many as may be read.
+	const (
+		chunkBytes = 2 * 8 * maxTableChunk // offsets and counts of 8 bytes at most
+		maxExact   = 1 << 53               // of whole numbers in a float64
+	)
 	first := min(t.blocks, maxTableChunk)
 	err := h.checkChunk(&t, 0, first)
-	end := t.blocks
-	for err == nil && end > first && h.read+2*8*maxTableChunk <= maxHeaderBytes {
-		from := end - min(end-first, maxTableChunk)
-		err = h.checkChunk(&t, from, end)
-		end = from
-	}
 	if err != nil {
 		return err
 	}
+	end := t.blocks
+	for end > first && h.read+chunkBytes <= maxHeaderBytes {
+		from := end - min(end-first, maxTableChunk)
+		err = h.checkChunk(&t, from, end)
+		if err != nil {
+			return err
+		}
+		end = from
+	}
 
-	isWhole := end == first && t.blocks > 0 && t.counts.count > 0
-	if isWhole && t.bytes < 1<<53 { // exact in a float64
+	isWhole := end == first && t.blocks > 0
+	hasCounts := t.counts.count > 0
+	if isWhole && hasCounts && t.bytes < maxExact {
 		m.DataBytes = new(int64(t.bytes))
 	}
 
 	if t.worstLength > 0 {
 		return corruptf("its data is cut off: "+
 			"%s %d has %.0f bytes at %.0f, but the file ends at %d; %.0f bytes are missing",
-			t.kind, t.worst, t.worstLength, t.worstEnd-t.worstLength, h.size, t.worstEnd-float64(h.size))
+			t.kind,
+			t.worst,
+			t.worstLength,
+			t.worstEnd-t.worstLength,
+			h.size,
+			t.worstEnd-float64(h.size))
 	}
 	return nil
 }
 
 // checkChunk looks for a block from first up to end that ends farther behind than t.worst.
 func (h *headerReader) checkChunk(t *blockTable, first, end uint64) error {
+	// part returns the field of these blocks alone.
 	part := func(f tiffField) tiffField {
 		f.offset += first * fieldTypeSize(f.fieldType)
 		f.count = min(end, f.count) - min(first, f.count)
@@ -205,6 +239,7 @@ func (h *headerReader) checkChunk(t *blockTable, first, end uint64) error {
 		case t.counts.count == 0:
 			count = 1 // at least
 		}
+
 		t.bytes += max(count, 0)
 		length := t.length(block, count)
 		if length > 0 && offset+length > t.worstEnd {
@@ -218,38 +253,54 @@ func (h *headerReader) checkChunk(t *blockTable, first, end uint64) error {
 
 // checkLength returns an error if samples of length bytes from start on end beyond the file's end.
 func (h *headerReader) checkLength(start, length float64) error {
-	if missing := start + length - float64(h.size); missing > 0 {
+	missing := start + length - float64(h.size)
+	if missing > 0 {
 		return corruptf("its data is cut off: its samples have %.0f bytes at %.0f, but the file ends at %d; "+
-			"%.0f bytes are missing", length, start, h.size, missing)
+			"%.0f bytes are missing",
+			length,
+			start,
+			h.size,
+			missing)
 	}
 	return nil
 }
 
 // checkASCII returns an error if an ASCII grid, whose file begins with head, ends before its last
-// sample. It counts the samples if maxHeaderBytes allows that. Otherwise the file must have two
-// bytes for each sample, and its last line as many samples as a row if its first line has so many.
+// sample.
+//
+// It counts the samples if maxHeaderBytes allows that. Otherwise the file must have two bytes for
+// each sample. If its first line has as many samples as a row, its last line must have as many.
 func (h *headerReader) checkASCII(head []byte, columns, rows float64) error {
 	start := samplesStart(head)
 	rest := h.size - start
 	missing := func(samples float64) error {
 		return corruptf("its data is cut off: "+
 			"the file ends at %d, and its last %.0f samples are missing: %.0f bytes or more",
-			h.size, samples, 2*samples-1)
+			h.size,
+			samples,
+			2*samples-1)
 	}
 
-	// Count all samples, or else look whether there are bytes enough for them.
-	const lineBytes = maxHeaderBytes / 3
-	switch {
-	case rest <= maxHeaderBytes-h.read:
+	// Count all samples if they may be read.
+	want := columns * rows
+	if rest <= maxHeaderBytes-h.read {
 		b, err := h.at(start, rest, "the samples")
-		if have := countFields(b); err == nil && have < columns*rows {
-			err = missing(columns*rows - have)
+		if err != nil {
+			return err
 		}
-		return err
-	case float64(rest) < 2*columns*rows-1:
-		return missing(columns*rows - math.Ceil(float64(rest)/2))
+		have := countFields(b)
+		if have < want {
+			return missing(want - have)
+		}
+		return nil
 	}
 
+	// A sample has a digit and a separator at least.
+	if float64(rest) < 2*columns*rows-1 {
+		return missing(want - math.Ceil(float64(rest)/2))
+	}
+
+	const lineBytes = maxHeaderBytes / 3
 	first, err := h.at(start, lineBytes, "the samples")
 	if err != nil {
 		return err
@@ -260,13 +311,18 @@ func (h *headerReader) checkASCII(head []byte, columns, rows float64) error {
 	}
 
 	// Compare the last line with the first.
-	last = bytes.TrimRightFunc(last, func(r rune) bool { return r <= ' ' })
+	last = bytes.TrimRightFunc(last, isBlank)
 	end := bytes.IndexAny(first, "\r\n")
 	begin := bytes.LastIndexAny(last, "\r\n")
-	if end < 0 || begin < 0 || countFields(first[:end]) != columns {
+	if end < 0 || begin < 0 {
 		return nil
 	}
-	if have := countFields(last[begin:]); have < columns {
+	if countFields(first[:end]) != columns {
+		return nil
+	}
+
+	have := countFields(last[begin:])
+	if have < columns {
 		return missing(columns - have)
 	}
 	return nil
@@ -274,28 +330,37 @@ func (h *headerReader) checkASCII(head []byte, columns, rows float64) error {
 
 // samplesStart returns the offset of an ASCII grid's first number that does not follow a key.
 func samplesStart(head []byte) uint64 {
+	const longest = 64 // bytes that are looked at of a field
+
 	at := 0
-	value := false // whether this field is the value of a key
+	isValue := false // whether this field is the value of a key
 	for at < len(head) {
 		end := at
 		for end < len(head) && head[end] > ' ' {
 			end++
 		}
-		if field := strings.ToLower(string(head[at:min(end, at+64)])); field != "" {
-			isKey := field[0] > '9' && !strings.HasPrefix(field, "nan") && !strings.HasPrefix(field, "inf")
-			if !isKey && !value {
+
+		field := strings.ToLower(string(head[at:min(end, at+longest)]))
+		if field != "" {
+			isNumber := strings.HasPrefix(field, "nan") || strings.HasPrefix(field, "inf")
+			isKey := field[0] > '9' && !isNumber
+			if !isKey && !isValue {
 				break
 			}
-			value = isKey && !value
+			isValue = isKey && !isValue
 		}
 		at = end + 1
 	}
+
 	return uint64(min(at, len(head)))
 }
 
+// isBlank reports whether a character is a blank or a control character.
+func isBlank(r rune) bool { return r <= ' ' }
+
 // countFields returns how many fields, separated by blanks or control characters, a text has.
 func countFields(b []byte) (n float64) {
-	for range bytes.FieldsFuncSeq(b, func(r rune) bool { return r <= ' ' }) {
+	for range bytes.FieldsFuncSeq(b, isBlank) {
 		n++
 	}
 	return n
@@ -319,11 +384,15 @@ func (h *headerReader) isCloudOptimized(d tiffDirectory, side float64) bool {
 	offsets, _ := h.numbers(d.field(tagTileOffsets))
 	isTiled := d.field(tagTileWidth).count > 0 && len(offsets) > 0
 	lacksOverviews := side > smallSide && h.next == 0
-	if !isTiled || lacksOverviews || h.start >= firstReadBytes {
+	beginsLate := h.start >= firstReadBytes
+	if !isTiled || lacksOverviews || beginsLate {
 		return false
 	}
 
-	return !slices.ContainsFunc(offsets, func(offset float64) bool { // 0: a tile that was never written
-		return offset != 0 && offset < float64(max(h.start, h.next))
-	})
+	directories := float64(max(h.start, h.next))
+	liesBefore := func(offset float64) bool {
+		isWritten := offset != 0
+		return isWritten && offset < directories
+	}
+	return !slices.ContainsFunc(offsets, liesBefore)
 }
