@@ -62,18 +62,35 @@ const (
 
 // analysisColumns is SQL for the columns of an analysis a.
 const analysisColumns = `
-	a.id, a.dataset_id, a.state, a.force, a.checks_only,
-	a.total, a.added, a.changed, greatest(a.total - a.added - a.changed, 0) AS unchanged, a.removed, a.failed,
+	a.id,
+	a.dataset_id,
+	a.state,
+	a.force,
+	a.checks_only,
+	a.total,
+	a.added,
+	a.changed,
+	greatest(a.total - a.added - a.changed, 0) AS unchanged,
+	a.removed,
+	a.failed,
 	a.warnings,
 	CASE WHEN a.state = 'failed' THEN a.failure_code END AS failure_code,
 	CASE WHEN a.state = 'failed' THEN a.failure END AS failure,
-	a.requested_by, a.queued_at, a.started_at, a.finished_at,
+	a.requested_by,
+	a.queued_at,
+	a.started_at,
+	a.finished_at,
 	a.total AS done,
-	CASE WHEN a.finished_at IS NOT NULL THEN a.total
-		WHEN a.expected > 0 THEN greatest(a.expected, a.total) END AS expected,
-	CASE WHEN a.state = 'reading' AND a.expected > 0 THEN
-		(extract(epoch FROM now() - a.started_at)
-			* (greatest(a.expected, a.total) / nullif(a.total, 0)::float8 - 1))::bigint END AS seconds_left`
+	CASE
+		WHEN a.finished_at IS NOT NULL THEN a.total
+		WHEN a.expected > 0 THEN greatest(a.expected, a.total)
+	END AS expected,
+	CASE
+		WHEN a.state = 'reading' AND a.expected > 0 THEN (
+			extract(epoch FROM now() - a.started_at)
+			* (greatest(a.expected, a.total) / nullif(a.total, 0)::float8 - 1)
+		)::bigint
+	END AS seconds_left`
 
 // analysisPath returns the path of an analysis in the API.
 func analysisPath(datasetID, id int64) string {
@@ -107,14 +124,23 @@ func (a *analyzer) createAnalysis(w http.ResponseWriter, r *http.Request) error 
 func createAnalysis(ctx context.Context, db *pgxpool.Pool, by actor, datasetID int64, force bool) (
 	a analysis, err error) {
 	const query = `
-		INSERT INTO analyses AS a (dataset_id, force, requested_by, expected)
-		SELECT $1, $2, $3, coalesce((
-			SELECT total
-			FROM analyses
-			WHERE dataset_id = $1 AND state = 'succeeded' AND NOT checks_only
-			ORDER BY id DESC
-			LIMIT 1
-		), 0)
+		INSERT INTO analyses AS a (
+			dataset_id,
+			force,
+			requested_by,
+			expected
+		)
+		SELECT
+			$1,
+			$2,
+			$3,
+			coalesce((
+				SELECT total
+				FROM analyses
+				WHERE dataset_id = $1 AND state = 'succeeded' AND NOT checks_only
+				ORDER BY id DESC
+				LIMIT 1
+			), 0)
 		RETURNING ` + analysisColumns
 
 	const checksOnly = `
@@ -123,6 +149,7 @@ func createAnalysis(ctx context.Context, db *pgxpool.Pool, by actor, datasetID i
 		WHERE dataset_id = $1 AND finished_at IS NULL AND checks_only`
 
 	err = changeDataset(ctx, db, by, datasetID, "analysis.create", func(tx pgx.Tx, d dataset) (_, _ any, err error) {
+		// Cancel an analysis that only checks.
 		checks, err := scalar[int64](ctx, tx, "look for checks", checksOnly, d.ID)
 		if err == nil && checks != 0 {
 			err = endAnalysis(ctx, tx, checks, "", stateCanceled, failure{})
@@ -133,16 +160,23 @@ func createAnalysis(ctx context.Context, db *pgxpool.Pool, by actor, datasetID i
 
 		running, err := runningAnalysis(ctx, tx, d.ID)
 		if running != 0 {
-			err = &problem{status: http.StatusConflict, code: "analysis_running", location: analysisPath(d.ID, running),
-				detail: "An analysis of this dataset is running. Wait for its end, or cancel it."}
+			err = &problem{
+				status:   http.StatusConflict,
+				code:     "analysis_running",
+				location: analysisPath(d.ID, running),
+				detail:   "An analysis of this dataset is running. Wait for its end, or cancel it.",
+			}
 		}
 		if err != nil {
 			return nil, nil, err
 		}
 
-		a, err = collectOne[analysis](ctx, tx, nil, "create analysis", query,
-			d.ID, force, by.name)
-		return nil, map[string]any{"id": a.ID, "force": a.Force}, err
+		a, err = collectOne[analysis](ctx, tx, nil, "create analysis", query, d.ID, force, by.name)
+		audited := map[string]any{
+			"id":    a.ID,
+			"force": a.Force,
+		}
+		return nil, audited, err
 	})
 
 	return a, err
@@ -154,9 +188,12 @@ func (a *analyzer) listAnalyses(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return writeList(a.core, w, r, []string{newestAnalysis}, func(before []string, limit int) ([]analysis, error) {
+
+	page := func(before []string, limit int) ([]analysis, error) {
 		return listAnalyses(r.Context(), a.core.db, d.ID, before[0], limit)
-	}, func(found analysis) []string { return []string{strconv.FormatInt(found.ID, 10)} })
+	}
+	key := func(found analysis) []string { return []string{strconv.FormatInt(found.ID, 10)} }
+	return writeList(a.core, w, r, []string{newestAnalysis}, page, key)
 }
 
 // getAnalysis answers GET …/analyses/{analysis}. With wait=30s it first waits up to 30 seconds
@@ -171,9 +208,10 @@ func (a *analyzer) getAnalysis(w http.ResponseWriter, r *http.Request) error {
 		return invalid{{"wait", "out_of_range", "must be from 0s to 60s"}}.err()
 	}
 
+	// The slot to wait comes before the first query, so that refusals are cheap.
 	if wait > 0 {
 		leave, err := a.waits.acquire(r.Context(), principalOf(r).User.ID)
-		if errors.Is(err, errBusy) { // before the first query, so that refusals are cheap
+		if errors.Is(err, errBusy) {
 			return errTooManyWaiting
 		}
 		if err != nil {
@@ -189,7 +227,14 @@ func (a *analyzer) getAnalysis(w http.ResponseWriter, r *http.Request) error {
 	// While it waits, the request holds no connection.
 	found, err := a.pathAnalysis(r)
 	callerOf(r).slots.leavePool()
-	for before := found.State; err == nil && found.State == before && found.FinishedAt == nil && ctx.Err() == nil; {
+
+	before := found.State
+	for err == nil && ctx.Err() == nil {
+		hasChanged := found.State != before || found.FinishedAt != nil
+		if hasChanged {
+			break
+		}
+
 		pause(ctx, time.Second/2)
 		err = withPoolSlot(r, quick, func(ctx context.Context) (err error) {
 			if err := callerOf(r).recheck(ctx); err != nil {
@@ -210,9 +255,12 @@ func (a *analyzer) getAnalysis(w http.ResponseWriter, r *http.Request) error {
 const maxWaiting = 16
 
 // errTooManyWaiting is the 429 for one more request than maxWaiting.
-var errTooManyWaiting = &problem{status: http.StatusTooManyRequests, code: "too_many_waiting",
+var errTooManyWaiting = &problem{
+	status:     http.StatusTooManyRequests,
+	code:       "too_many_waiting",
 	detail:     "You have 16 requests waiting for analyses. Wait until one of them is answered.",
-	retryAfter: 5 * time.Second}
+	retryAfter: 5 * time.Second,
+}
 
 // fileChange is one file that an analysis found added, changed or removed.
 type fileChange struct {
@@ -230,7 +278,12 @@ func (a *analyzer) listChanges(w http.ResponseWriter, r *http.Request) error {
 		LIMIT $4`
 
 	change := optional(r.URL.Query(), "change")
-	if change != nil && !slices.Contains([]string{"added", "changed", "removed"}, *change) {
+	known := []string{
+		"added",
+		"changed",
+		"removed",
+	}
+	if change != nil && !slices.Contains(known, *change) {
 		return invalid{{"change", "unknown", "must be added, changed or removed"}}.err()
 	}
 
@@ -239,9 +292,11 @@ func (a *analyzer) listChanges(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	return writeList(a.core, w, r, []string{""}, func(after []string, limit int) ([]fileChange, error) {
+	page := func(after []string, limit int) ([]fileChange, error) {
 		return collect[fileChange](r.Context(), a.core.db, "list changes", query, found.ID, after[0], change, limit)
-	}, func(f fileChange) []string { return []string{f.Path} })
+	}
+	key := func(f fileChange) []string { return []string{f.Path} }
+	return writeList(a.core, w, r, []string{""}, page, key)
 }
 
 // cancelAnalysis answers DELETE …/analyses/{analysis}. Rows that have been stored stay.
@@ -303,7 +358,7 @@ func listAnalyses(ctx context.Context, q querier, datasetID int64, before string
 // changeAnalysis runs do in a transaction with the advisory lock of an analysis. Transactions that
 // store a batch share the lock. A takeover, the step to removals, endAnalysis and the removal of a
 // dataset take it exclusively. All take it before any row of the analysis, so that they cannot
-// deadlock. Claims and giveBack change the analysis without the lock, in single statements.
+// deadlock. claim and release change the analysis without the lock, in single statements.
 func changeAnalysis(ctx context.Context, db *pgxpool.Pool, id int64, do func(pgx.Tx) error) error {
 	return inTransaction(ctx, db, func(tx pgx.Tx) error {
 		const lock = `SELECT pg_advisory_xact_lock_shared($1)`
@@ -324,16 +379,21 @@ func endAnalysis(ctx context.Context, tx pgx.Tx, id int64, token, state string, 
 			DELETE FROM analysis_candidates WHERE analysis_id = $1
 		)
 		UPDATE analyses
-		SET state = CASE WHEN $2 = 'succeeded' AND failure_code IS NOT NULL THEN 'failed' ELSE $2 END,
+		SET
+			state = CASE WHEN $2 = 'succeeded' AND failure_code IS NOT NULL THEN 'failed' ELSE $2 END,
 			failure_code = coalesce(nullif($3, ''), CASE WHEN $2 = 'canceled' THEN NULL ELSE failure_code END),
 			failure = coalesce(nullif($4, ''), CASE WHEN $2 = 'canceled' THEN NULL ELSE failure END),
 			finished_at = now(),
 			(added, changed) = (
-				SELECT count(*) FILTER (WHERE change = 'added'), count(*) FILTER (WHERE change = 'changed')
+				SELECT
+					count(*) FILTER (WHERE change = 'added'),
+					count(*) FILTER (WHERE change = 'changed')
 				FROM analysis_changes
 				WHERE analysis_id = $1
 			)
-		WHERE id = $1 AND finished_at IS NULL AND $5 IN ('', owner_token::text)`
+		WHERE id = $1
+			AND finished_at IS NULL
+			AND $5 IN ('', owner_token::text)`
 
 	if err := advisoryLock(ctx, tx, lockAnalyses+id); err != nil {
 		return err
