@@ -53,7 +53,11 @@ func (r knownRow) isUnchanged(e entry, t task) bool {
 	if r.ReadIn == t.AnalysisID {
 		return true
 	}
-	isSame := r.Size == e.Size && r.Modified == e.Modified && r.Changed == e.Changed && r.Sidecars == e.Sidecars
+
+	isSame := r.Size == e.Size &&
+		r.Modified == e.Modified &&
+		r.Changed == e.Changed &&
+		r.Sidecars == e.Sidecars
 	isRead := r.Status != fileStatusUnreadable && r.ReaderVersion == readerVersion
 	return isSame && isRead && !t.Force
 }
@@ -86,7 +90,11 @@ func (a *analyzer) merge(ctx context.Context, t task) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 
-	m := &merger{a: a, t: t, cancel: cancel}
+	m := &merger{
+		a:      a,
+		t:      t,
+		cancel: cancel,
+	}
 	if t.Deaths > 0 {
 		m.careful = maxReaders * a.batchSize // as many as the readers may have had in hand
 	}
@@ -124,7 +132,10 @@ func (a *analyzer) beginMerge(ctx context.Context, t task) error {
 		WHERE analysis_id IN (
 			SELECT id
 			FROM (
-				SELECT id, queued_at, row_number() OVER newest AS n,
+				SELECT
+					id,
+					queued_at,
+					row_number() OVER newest AS n,
 					sum(added + changed + removed) OVER newest AS changes
 				FROM analyses
 				WHERE dataset_id = $1
@@ -142,7 +153,10 @@ func (a *analyzer) beginMerge(ctx context.Context, t task) error {
 			return err
 		}
 
-		_, err := execute(ctx, tx, "forget changes", forget, t.DatasetID, maxAnalysesKept, maxChangesKept,
+		_, err := execute(ctx, tx, "forget changes", forget,
+			t.DatasetID,
+			maxAnalysesKept,
+			maxChangesKept,
 			t.AnalysisID)
 		return err
 	})
@@ -158,7 +172,10 @@ const (
 func (a *analyzer) setStep(ctx context.Context, t task, step string) error {
 	const query = `
 		UPDATE analyses
-		SET step = $3, deaths = 0, state = CASE WHEN $3 = 'check' THEN 'checking' ELSE state END
+		SET
+			step = $3,
+			deaths = 0,
+			state = CASE WHEN $3 = 'check' THEN 'checking' ELSE state END
 		WHERE id = $1 AND owner_token = $2 AND finished_at IS NULL`
 	return changeAnalysis(ctx, a.db, t.AnalysisID, func(tx pgx.Tx) error {
 		return oneRow(ctx, tx, "set step", query, t.AnalysisID, t.Token, step)
@@ -169,6 +186,7 @@ func (a *analyzer) setStep(ctx context.Context, t task, step string) error {
 func (m *merger) run(ctx context.Context) error {
 	w := &walker{}
 	return m.a.runDetached(ctx, &w.progress, func(detached context.Context, send func(func() error) error) error {
+		// What the walk has found since it was passed on.
 		var found []entry
 		var warnings []string
 		pass := func() error {
@@ -272,8 +290,17 @@ func (m *merger) rowAt(ctx context.Context, path string) (row knownRow, err erro
 // page of rows when the files have passed the last page. This merge has stored no row beyond that.
 func (m *merger) firstRow(ctx context.Context) (*knownRow, error) {
 	const query = `
-		SELECT id, path, status, size_bytes AS size, modified_ns AS modified, changed_ns AS changed, sidecars,
-			reader_version, added_in, read_in
+		SELECT
+			id,
+			path,
+			status,
+			size_bytes AS size,
+			modified_ns AS modified,
+			changed_ns AS changed,
+			sidecars,
+			reader_version,
+			added_in,
+			read_in
 		FROM elevation_dataset_file_meta
 		WHERE dataset_id = $1 AND path > $2
 		ORDER BY path
@@ -316,7 +343,9 @@ func (m *merger) end(ctx context.Context) error {
 // by one, and each is stored before the next is read.
 func (m *merger) flush(ctx context.Context, last bool) error {
 	b := m.next
-	isFull := len(b.files) >= m.a.batchSize || len(b.missing) >= m.a.batchSize || b.seen >= 20*m.a.batchSize
+	isFull := len(b.files) >= m.a.batchSize ||
+		len(b.missing) >= m.a.batchSize ||
+		b.seen >= 20*m.a.batchSize
 	isSingle := m.careful > 0 && len(b.files) == 1
 	if !isFull && !isSingle && !last {
 		return nil
@@ -353,12 +382,18 @@ func (m *merger) flush(ctx context.Context, last bool) error {
 func (a *analyzer) doAlone(ctx context.Context, t task, b batch) error {
 	const suspect = `
 		UPDATE analyses
-		SET suspect = $3, deaths = CASE WHEN suspect = $3 THEN deaths ELSE 0 END
+		SET
+			suspect = $3,
+			deaths = CASE WHEN suspect = $3 THEN deaths ELSE 0 END
 		WHERE id = $1 AND owner_token = $2 AND finished_at IS NULL
 		RETURNING deaths >= $4 AS is_deadly`
 
 	f := b.files[0]
-	file := fmt.Sprintf("%d %d %d %s", f.Size, f.Modified, f.Changed, f.Path)
+	file := fmt.Sprintf("%d %d %d %s",
+		f.Size,
+		f.Modified,
+		f.Changed,
+		f.Path)
 	found, err := collectOne[struct{ IsDeadly bool }](ctx, a.db, errNotOurs, "note suspect", suspect,
 		t.AnalysisID, t.Token, file, maxDeaths)
 	if err != nil {
@@ -391,6 +426,7 @@ func (a *analyzer) readFiles(ctx context.Context, t task, b batch) error {
 			}
 
 			opened.Store(1)
+
 			fr := &fileReader{
 				root:   root,
 				now:    a.core.now,
@@ -441,8 +477,9 @@ func (fr *fileReader) readRow(e entry, isDeadly bool) *ElevationDatasetFileMeta 
 		if found, _ := lookFor(fr.root, e.Path); found == fileGone || found == fileEmptied {
 			return nil
 		}
-		return new(e.unread(fr.now(), fileStatusCorrupt, "reading this file ended the program %d times, so it is "+
-			"not read any more; mend or remove it", maxDeaths))
+		const reason = "reading this file ended the program %d times, so it is " +
+			"not read any more; mend or remove it"
+		return new(e.unread(fr.now(), fileStatusCorrupt, reason, maxDeaths))
 	}
 
 	m, found := fr.readEntry(e)

@@ -38,9 +38,10 @@ func (a *analyzer) look(ctx context.Context, t task) (step string, err error) {
 	}
 
 	if seen.disputed > 0 {
-		return "", &failure{failureViewsDiffer, fmt.Sprintf("The running instances see different files: %s that one "+
-			"of them does not find are there for another. No row was removed. Mount the same directory on all of "+
-			"them, and analyse again.", plural(int64(seen.disputed), "file"))}
+		const reason = "The running instances see different files: %s that one of them does not find " +
+			"are there for another. No row was removed. Mount the same directory on all of them, and analyse again."
+		files := plural(int64(seen.disputed), "file")
+		return "", &failure{failureViewsDiffer, fmt.Sprintf(reason, files)}
 	}
 
 	return a.decide(ctx, t, len(seen.found) > 0)
@@ -57,7 +58,8 @@ func (a *analyzer) lookForAll(ctx context.Context, t task) (all sight, err error
 		ORDER BY path
 		LIMIT $3`
 
-	for after := ""; ; {
+	after := ""
+	for {
 		candidates, err := collect[candidate](ctx, a.db, "list candidates", page, t.AnalysisID, after, a.batchSize)
 		if err != nil || len(candidates) == 0 {
 			return all, err
@@ -93,18 +95,24 @@ func (a *analyzer) lookForSome(ctx context.Context, t task, candidates []candida
 		for _, c := range candidates {
 			found, above := lookFor(root, c.Path)
 			looked.Add(1)
+
 			isGone := found == fileGone || found == fileEmptied && t.Force
-			switch {
-			case isGone && c.FoundBy != "" && c.FoundBy != a.instance:
-				now.disputed++
-			case isGone:
-			case found == fileThere && t.OthersLooked && c.FoundBy == "":
+			if isGone {
+				foundByOther := c.FoundBy != "" && c.FoundBy != a.instance
+				if foundByOther {
+					now.disputed++
+				}
+				continue
+			}
+
+			missedByOther := t.OthersLooked && c.FoundBy == ""
+			if found == fileThere && missedByOther {
 				now.found = append(now.found, c.Path)
-			default:
+			} else {
 				now.kept = append(now.kept, c.Path)
 			}
 
-			if found == fileEmptied && !isGone {
+			if found == fileEmptied {
 				now.warnings = append(now.warnings, above+"/: this directory is empty now, "+
 					"so the rows of its files stay; if the files are gone, analyse with the option force")
 			}
@@ -122,11 +130,21 @@ func (a *analyzer) lookForSome(ctx context.Context, t task, candidates []candida
 // storeSight stores what a look has found. A candidate that is dropped counts among the files if a
 // former owner stored it.
 func (a *analyzer) storeSight(ctx context.Context, t task, seen sight) error {
-	const drop = `DELETE FROM analysis_candidates WHERE analysis_id = $1 AND path = ANY ($2::text[])`
-	const mark = `UPDATE analysis_candidates SET found_by = $3 WHERE analysis_id = $1 AND path = ANY ($2::text[])`
+	const drop = `
+		DELETE FROM analysis_candidates
+		WHERE analysis_id = $1 AND path = ANY ($2::text[])`
+
+	const mark = `
+		UPDATE analysis_candidates
+		SET found_by = $3
+		WHERE analysis_id = $1 AND path = ANY ($2::text[])`
+
 	const warn = `
 		UPDATE analyses a
-		SET total = total + (SELECT count(*) FROM analysis_changes WHERE analysis_id = $1 AND path = ANY ($5::text[])),
+		SET
+			total = total + (
+				SELECT count(*) FROM analysis_changes WHERE analysis_id = $1 AND path = ANY ($5::text[])
+			),
 			warnings = (warnings || ARRAY(
 				SELECT DISTINCT w FROM unnest($3::text[]) w WHERE w <> ALL (a.warnings)
 			))[1:$4]
@@ -143,7 +161,12 @@ func (a *analyzer) storeSight(ctx context.Context, t task, seen sight) error {
 		if _, err := execute(ctx, tx, "mark candidates", mark, t.AnalysisID, seen.found, a.instance); err != nil {
 			return err
 		}
-		return oneRow(ctx, tx, "store warnings", warn, t.AnalysisID, t.Token, seen.warnings, maxWarnings, seen.kept)
+		return oneRow(ctx, tx, "store warnings", warn,
+			t.AnalysisID,
+			t.Token,
+			seen.warnings,
+			maxWarnings,
+			seen.kept)
 	})
 }
 
@@ -152,14 +175,18 @@ func (a *analyzer) storeSight(ctx context.Context, t task, seen sight) error {
 // may, the rows are kept and checked, and the analysis fails then.
 func (a *analyzer) decide(ctx context.Context, t task, again bool) (step string, err error) {
 	const ask = `
-		SELECT EXISTS (SELECT FROM analysis_candidates WHERE analysis_id = a.id) AS any_missing,
+		SELECT
+			EXISTS (SELECT FROM analysis_candidates WHERE analysis_id = a.id) AS any_missing,
 			` + othersMayLook + ` AS others_may_look
 		FROM analyses a
 		WHERE a.id = $2 AND a.owner_token = $3 AND a.finished_at IS NULL`
 
 	const passOn = `
 		UPDATE analyses
-		SET owner = NULL, owner_token = NULL, missed_at = now(),
+		SET
+			owner = NULL,
+			owner_token = NULL,
+			missed_at = now(),
 			missed_by = array_append(CASE WHEN $3 THEN '{}' ELSE missed_by END, $2)
 		WHERE id = $1`
 
@@ -168,13 +195,19 @@ func (a *analyzer) decide(ctx context.Context, t task, again bool) (step string,
 		FROM elevation_dataset_file_meta f
 		LEFT JOIN analysis_candidates c ON c.analysis_id = $1 AND c.path = f.path
 		WHERE f.dataset_id = $2 AND f.added_in <= coalesce((
-			SELECT max(id) FROM analyses WHERE dataset_id = $2 AND state = 'succeeded' AND NOT checks_only
+			SELECT max(id)
+			FROM analyses
+			WHERE dataset_id = $2 AND state = 'succeeded' AND NOT checks_only
 		), $1)`
 
 	const proceed = `UPDATE analyses SET step = $2 WHERE id = $1`
 	const keep = `
 		UPDATE analyses
-		SET state = 'checking', step = 'check', failure_code = $2, failure = $3
+		SET
+			state = 'checking',
+			step = 'check',
+			failure_code = $2,
+			failure = $3
 		WHERE id = $1`
 
 	step = stepRemove
@@ -189,7 +222,8 @@ func (a *analyzer) decide(ctx context.Context, t task, again bool) (step string,
 			return err
 		}
 
-		if again || now.AnyMissing && now.OthersMayLook {
+		othersLook := now.AnyMissing && now.OthersMayLook
+		if again || othersLook {
 			step = stepLook
 			return oneRow(ctx, tx, "pass analysis on", passOn, t.AnalysisID, a.instance, again)
 		}
@@ -200,7 +234,8 @@ func (a *analyzer) decide(ctx context.Context, t task, again bool) (step string,
 			return err
 		}
 
-		if !t.Force && rows.Missing > massRemoval && 2*rows.Missing > rows.Known {
+		isMassRemoval := rows.Missing > massRemoval && 2*rows.Missing > rows.Known
+		if isMassRemoval && !t.Force {
 			step = stepCheck
 			why := fmt.Sprintf("%d of %d known files were not found. No row was removed. If a share was not mounted, "+
 				"mount it; if the files are gone, analyse with the option force.", rows.Missing, rows.Known)
@@ -313,7 +348,6 @@ func missingBelow(root *os.Root, dir string) presence {
 	if empty {
 		return fileEmptied
 	}
-
 	return fileGone
 }
 
@@ -324,9 +358,9 @@ func isEmpty(root *os.Root, name string) (bool, error) {
 		return false, err
 	}
 	defer dir.Close()
+
 	if _, err = dir.Readdirnames(1); err == io.EOF {
 		return true, nil
 	}
-
 	return false, err
 }

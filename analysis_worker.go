@@ -88,7 +88,7 @@ func wake(idle chan struct{}) {
 	}
 }
 
-// run works until ctx ends. It returns when all claimed work is stored or given back.
+// run works until ctx ends. It returns when all claimed work is stored or released.
 func (a *analyzer) run(ctx context.Context) {
 	var all sync.WaitGroup
 	all.Go(func() {
@@ -127,11 +127,14 @@ func (a *analyzer) tryWork(ctx context.Context, smallest bool) bool {
 	worked, err := a.work(ctx, smallest)
 	if err == nil {
 		a.outage.Store(false)
-	} else if ctx.Err() == nil && !(isUnavailable(err) && a.outage.Swap(true)) {
-		a.core.log.Error("analysis step failed", "error", err)
+		return worked
 	}
 
-	return worked && err == nil
+	// An outage is logged once.
+	if ctx.Err() == nil && !(isUnavailable(err) && a.outage.Swap(true)) {
+		a.core.log.Error("analysis step failed", "error", err)
+	}
+	return false
 }
 
 // runDetached runs work in its own goroutine, because a call of a dead network file system may
@@ -157,6 +160,7 @@ func (a *analyzer) runDetached(ctx context.Context, progress *atomic.Int64,
 		})
 	}()
 
+	// Run what work sends until it ends, or an error comes first.
 	timer := time.NewTimer(a.core.patience)
 	defer timer.Stop()
 	var err error
@@ -176,6 +180,7 @@ func (a *analyzer) runDetached(ctx context.Context, progress *atomic.Int64,
 		}
 	}
 
+	// Abandon the goroutine.
 	a.hung.Add(1)
 	go func() {
 		<-done
@@ -185,7 +190,10 @@ func (a *analyzer) runDetached(ctx context.Context, progress *atomic.Int64,
 }
 
 // failure is an error that ends the analysis as failed. The code is for scripts.
-type failure struct{ code, reason string }
+type failure struct {
+	code   string
+	reason string
+}
 
 func (e *failure) Error() string { return e.reason }
 
@@ -249,24 +257,42 @@ const (
 func (a *analyzer) claim(ctx context.Context, token string, smallest bool) ([]task, error) {
 	const query = `
 		UPDATE analyses a
-		SET state = CASE WHEN a.step = 'check' THEN 'checking' ELSE 'reading' END,
+		SET
+			state = CASE WHEN a.step = 'check' THEN 'checking' ELSE 'reading' END,
 			started_at = coalesce(a.started_at, now()),
-			owner = $1, owner_token = $2
+			owner = $1,
+			owner_token = $2
 		FROM datasets d
 		WHERE d.id = a.dataset_id AND a.id = (
 			SELECT a.id
 			FROM analyses a
-			WHERE a.finished_at IS NULL AND a.owner IS NULL AND (NOT $3 OR a.deaths = 0) AND ` + mayOwn + `
+			WHERE a.finished_at IS NULL
+				AND a.owner IS NULL
+				AND (NOT $3 OR a.deaths = 0)
+				AND ` + mayOwn + `
 			ORDER BY a.failures, CASE WHEN $3 THEN a.expected END, a.id
 			LIMIT 1
 			FOR UPDATE SKIP LOCKED
 		)
-		RETURNING a.id AS analysis_id, a.dataset_id, d.path, a.force, a.owner_token::text AS token, a.step,
-			a.failures, a.deaths, array_remove(a.missed_by, $1) <> '{}' AS others_looked,
+		RETURNING
+			a.id AS analysis_id,
+			a.dataset_id,
+			d.path,
+			a.force,
+			a.owner_token::text AS token,
+			a.step,
+			a.failures,
+			a.deaths,
+			array_remove(a.missed_by, $1) <> '{}' AS others_looked,
 			$1 <> ALL (a.blind) AND ` + othersSee + ` AS others_may_see,
-			EXISTS (SELECT FROM instances i
-				WHERE i.id <> $1 AND greatest(i.live_until, i.seen_at) > a.queued_at) AS others_have_lived,
-			EXISTS (SELECT FROM elevation_dataset_file_meta f WHERE f.dataset_id = a.dataset_id) AS known`
+			EXISTS (
+				SELECT
+				FROM instances i
+				WHERE i.id <> $1 AND greatest(i.live_until, i.seen_at) > a.queued_at
+			) AS others_have_lived,
+			EXISTS (
+				SELECT FROM elevation_dataset_file_meta f WHERE f.dataset_id = a.dataset_id
+			) AS known`
 
 	return collect[task](ctx, a.db, "claim analysis", query, a.instance, token, smallest)
 }
@@ -282,7 +308,7 @@ func (a *analyzer) work(ctx context.Context, smallest bool) (worked bool, err er
 
 	tasks, err := a.claim(ctx, token, smallest)
 	if err != nil { // the claim may have been committed
-		a.giveBack(ctx, token, false)
+		a.release(ctx, token, false)
 	}
 
 	if len(tasks) == 0 {
@@ -293,6 +319,7 @@ func (a *analyzer) work(ctx context.Context, smallest bool) (worked bool, err er
 	working, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	go a.watchOwnership(working, t, cancel)
+
 	if err = a.analyze(working, t); err != nil {
 		err = cmp.Or(context.Cause(working), err)
 	}
@@ -303,7 +330,11 @@ func (a *analyzer) work(ctx context.Context, smallest bool) (worked bool, err er
 // watchOwnership cancels the work on an analysis when this instance no longer owns it.
 func (a *analyzer) watchOwnership(ctx context.Context, t task, cancel context.CancelCauseFunc) {
 	const query = `
-		SELECT EXISTS (SELECT FROM analyses WHERE id = $1 AND owner_token::text = $2 AND finished_at IS NULL)`
+		SELECT EXISTS (
+			SELECT
+			FROM analyses
+			WHERE id = $1 AND owner_token::text = $2 AND finished_at IS NULL
+		)`
 	for ours := true; ctx.Err() == nil; {
 		pause(ctx, idlePoll/2)
 		if err := a.db.QueryRow(ctx, query, t.AnalysisID, t.Token).Scan(&ours); err == nil && !ours {
@@ -323,7 +354,8 @@ func (a *analyzer) analyze(ctx context.Context, t task) (err error) {
 		return &failure{failureInternal, "The program ended three times after it had read the files."}
 	}
 
-	if t.Step == stepRemove { // the former owner may have looked long ago, so files may be back
+	// The former owner may have looked long ago, so files may be back.
+	if t.Step == stepRemove {
 		t.OthersLooked = false
 		if _, err := a.lookForAll(ctx, t); err != nil {
 			return err
@@ -436,7 +468,12 @@ func (a *analyzer) runChecks(ctx context.Context, t task) (*results, error) {
 		return nil, err
 	}
 
-	if _, err := json.Marshal([]any{found.summary, found.picture, found.byStatus}); err != nil {
+	stored := []any{
+		found.summary,
+		found.picture,
+		found.byStatus,
+	}
+	if _, err := json.Marshal(stored); err != nil {
 		return nil, &failure{failureInternal, fmt.Sprintf("The results of the checks cannot be stored: %v", err)}
 	}
 
@@ -449,7 +486,11 @@ func (a *analyzer) storeResults(ctx context.Context, t task, found *results) err
 	const lock = `SELECT FROM datasets WHERE id = $1 FOR NO KEY UPDATE`
 	const keep = `
 		UPDATE dataset_results
-		SET analysis_id = $2, is_first = false, analyzed_at = now(), checked_at = now()
+		SET
+			analysis_id = $2,
+			is_first = false,
+			analyzed_at = now(),
+			checked_at = now()
 		WHERE dataset_id = $1`
 
 	return inTransaction(ctx, a.db, func(tx pgx.Tx) error {
@@ -502,7 +543,7 @@ func (a *analyzer) settle(ctx context.Context, t task, err error) error {
 		return nil
 	}
 	if err != nil {
-		a.giveBack(ctx, t.Token, isRefused(err))
+		a.release(ctx, t.Token, isRefused(err))
 	}
 
 	return err
@@ -512,13 +553,18 @@ func (a *analyzer) settle(ctx context.Context, t task, err error) error {
 func (a *analyzer) leaveToOthers(ctx context.Context, t task, reason string) error {
 	const query = `
 		UPDATE analyses
-		SET owner = NULL, owner_token = NULL, blind = array_append(blind, $3), blind_at = now(),
+		SET
+			owner = NULL,
+			owner_token = NULL,
+			blind = array_append(blind, $3),
+			blind_at = now(),
 			warnings = (array_append(warnings, $4))[1:$5]
 		WHERE id = $1 AND owner_token = $2 AND finished_at IS NULL`
 
 	host, _ := os.Hostname() // "" if unknown
-	warning := fmt.Sprintf("The instance on %s leaves the work to the others: %s",
-		strings.ToValidUTF8(host, "?"), reason)
+	host = strings.ToValidUTF8(host, "?")
+	warning := fmt.Sprintf("The instance on %s leaves the work to the others: %s", host, reason)
+
 	a.core.log.Warn("dataset unavailable", "analysis", t.AnalysisID, "reason", reason)
 	_, err := execute(ctx, a.db, "leave analysis", query, t.AnalysisID, t.Token, a.instance, warning, maxWarnings)
 	return err
@@ -527,16 +573,20 @@ func (a *analyzer) leaveToOthers(ctx context.Context, t task, reason string) err
 // isRefused reports whether the database refused a statement, which counts as a failure of the
 // analysis, also if it was for the time limit (57014). An outage does not count.
 func isRefused(err error) bool {
+	const queryCanceled = "57014"
 	said, refused := errors.AsType[*pgconn.PgError](err)
-	return refused && (!isUnavailable(err) || said.Code == "57014")
+	return refused && (!isUnavailable(err) || said.Code == queryCanceled)
 }
 
-// giveBack releases the analysis that was claimed with the token, if there is one. With failed it
+// release releases the analysis that was claimed with the token, if there is one. With failed it
 // counts a failure of it. If the database does not answer, releaseStray releases it later.
-func (a *analyzer) giveBack(ctx context.Context, token string, failed bool) {
+func (a *analyzer) release(ctx context.Context, token string, failed bool) {
 	const query = `
 		UPDATE analyses
-		SET owner = NULL, owner_token = NULL, failures = failures + $2::boolean::int
+		SET
+			owner = NULL,
+			owner_token = NULL,
+			failures = failures + $2::boolean::int
 		WHERE owner_token = $1 AND finished_at IS NULL`
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
@@ -551,7 +601,7 @@ func (a *analyzer) releaseStray(ctx context.Context) {
 	owned, _ := collect[struct{ Token string }](ctx, a.db, "list analyses", query, a.instance)
 	for _, t := range owned {
 		if _, held := a.held.Load(t.Token); !held { // a token is held before it is in the database
-			a.giveBack(ctx, t.Token, false)
+			a.release(ctx, t.Token, false)
 		}
 	}
 }
@@ -574,12 +624,12 @@ func (t task) unexpectedlyEmpty(what string) error {
 // expected, is a failure: a share that is not mounted must not empty the catalogue. If that is
 // intended, it returns nil for a missing directory.
 func (a *analyzer) openDataset(t task, filesExpected bool) (*os.Root, error) {
-	place, wrong := a.core.cfg.placeDataset(t.Path)
+	dir, wrong := a.core.cfg.placeDataset(t.Path)
 	if wrong != nil {
 		return nil, unavailable("The dataset lies outside the dataset roots of the running service.")
 	}
 
-	root, empty, err := place.open()
+	root, empty, err := dir.open()
 	switch {
 	case errors.Is(err, os.ErrNotExist) && t.emptyIsIntended():
 		return nil, nil
