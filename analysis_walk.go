@@ -37,15 +37,21 @@ type entry struct {
 	Sidecars int64 // a checksum of the files that belong to this one, see sumGroups
 	link     bool  // it is a symbolic link
 
-	device, inode uint64 // which file it is; several names may be links to one
+	device uint64 // which file it is; several names may be links to one
+	inode  uint64
 }
 
 // entryOf returns the entry of a file, without its path. stat is a *syscall.Stat_t.
 func entryOf(stat any) entry {
 	s := stat.(*syscall.Stat_t)
-	return entry{Size: s.Size, Modified: unixNano(time.Unix(s.Mtim.Unix())),
-		Changed: unixNano(time.Unix(s.Ctim.Unix())), link: s.Mode&syscall.S_IFMT == syscall.S_IFLNK,
-		device: uint64(s.Dev), inode: s.Ino}
+	return entry{
+		Size:     s.Size,
+		Modified: unixNano(time.Unix(s.Mtim.Unix())),
+		Changed:  unixNano(time.Unix(s.Ctim.Unix())),
+		link:     s.Mode&syscall.S_IFMT == syscall.S_IFLNK,
+		device:   uint64(s.Dev),
+		inode:    s.Ino,
+	}
 }
 
 // row returns the row of a file that has not been read. It has no status.
@@ -113,10 +119,14 @@ func decodePath(path string) (string, error) {
 // unixNano returns the nanoseconds since 1970, or the nearest number whose negative is an int64
 // too: the index of files by time holds the negative.
 func unixNano(t time.Time) int64 {
-	switch {
-	case t.Unix() < math.MinInt64/int64(1e9):
+	const (
+		earliest = math.MinInt64 / int64(1e9) // seconds
+		latest   = math.MaxInt64 / int64(1e9)
+	)
+	if t.Unix() < earliest {
 		return -math.MaxInt64
-	case t.Unix() >= math.MaxInt64/int64(1e9):
+	}
+	if t.Unix() >= latest {
 		return math.MaxInt64
 	}
 	return t.UnixNano()
@@ -143,6 +153,7 @@ func (w *walker) walk(ctx context.Context, dir *os.Root, prefix string) error {
 	}
 
 	sums := w.sumGroups(ctx, dir, names)
+
 	var found []entry
 	for len(names) > 0 {
 		n := min(len(names), lookBatch)
@@ -150,12 +161,19 @@ func (w *walker) walk(ctx context.Context, dir *os.Root, prefix string) error {
 		names = names[n:]
 		slices.SortFunc(found, func(a, b entry) int { return strings.Compare(a.Path, b.Path) })
 
-		// A directory sorts as "name/", so it may have to wait for names of the next batch.
-		for ; len(found) > 0 && ctx.Err() == nil && (len(names) == 0 || found[0].Path < names[0]); found = found[1:] {
-			found[0].Sidecars = sums[groupOf(found[0].Path)]
-			if err := w.visit(ctx, dir, prefix, found[0]); err != nil {
+		for len(found) > 0 && ctx.Err() == nil {
+			// A directory sorts as "name/", so it may have to wait for names of the next batch.
+			e := found[0]
+			mustWait := len(names) > 0 && e.Path >= names[0]
+			if mustWait {
+				break
+			}
+
+			e.Sidecars = sums[groupOf(e.Path)]
+			if err := w.visit(ctx, dir, prefix, e); err != nil {
 				return err
 			}
+			found = found[1:]
 		}
 	}
 
@@ -166,12 +184,15 @@ func (w *walker) walk(ctx context.Context, dir *os.Root, prefix string) error {
 func (w *walker) visit(ctx context.Context, dir *os.Root, prefix string, e entry) error {
 	name, isDir := strings.CutSuffix(e.Path, "/")
 	e.Path = prefix + e.Path
-	switch {
-	case len(e.Path) > maxPath:
+	if len(e.Path) > maxPath {
 		return w.warn(prefix, fmt.Errorf("%.40s…: the path has more than %d bytes", name, maxPath))
-	case !isDir:
+	}
+
+	if !isDir {
 		return w.file(e)
-	case strings.Count(e.Path, "/") > maxDepth:
+	}
+
+	if strings.Count(e.Path, "/") > maxDepth {
 		return w.warn(e.Path, fmt.Errorf("lies more than %d directories deep", maxDepth))
 	}
 
@@ -181,6 +202,7 @@ func (w *walker) visit(ctx context.Context, dir *os.Root, prefix string, e entry
 		return w.warn(e.Path, err)
 	}
 	defer below.Close()
+
 	return w.walk(ctx, below, e.Path)
 }
 
@@ -191,12 +213,14 @@ func (w *walker) list(ctx context.Context, dir *os.Root) (names []string, err er
 		return nil, err
 	}
 	defer f.Close()
+
 	for err == nil {
 		var some []string
 		some, err = f.Readdirnames(lookBatch)
 		for _, name := range some {
 			names = append(names, encodeName(name))
 		}
+
 		w.progress.Add(1)
 		err = cmp.Or(ctx.Err(), err)
 	}
@@ -204,8 +228,9 @@ func (w *walker) list(ctx context.Context, dir *os.Root) (names []string, err er
 		return nil, err
 	}
 
+	// A file that a rename replaces meanwhile may be listed twice.
 	slices.Sort(names)
-	return slices.Compact(names), nil // a file that a rename replaces meanwhile may be listed twice
+	return slices.Compact(names), nil
 }
 
 // lookBatch is how many names of a directory are looked at together.
@@ -217,27 +242,34 @@ const lookBatch = 256
 // is partial if ctx ends.
 func (w *walker) look(ctx context.Context, dir *os.Root, names []string) []entry {
 	const atOnce = 16
-	entries := make([]entry, len(names))
+	entries := make([]entry, len(names)) // without a path if the name is gone
+
+	lookAt := func(i int) {
+		raw, _ := decodePath(names[i]) // encodeName wrote it, so there is no error
+		info, err := dir.Lstat(raw)
+		w.progress.Add(1)
+
+		if errors.Is(err, fs.ErrNotExist) {
+			return
+		}
+		if err != nil || info.IsDir() {
+			entries[i].Path = names[i] + "/"
+			return
+		}
+		entries[i] = entryOf(info.Sys())
+		entries[i].Path = names[i]
+	}
+
 	var all sync.WaitGroup
 	for first := range min(atOnce, len(names)) {
 		all.Go(func() {
 			for i := first; i < len(names) && ctx.Err() == nil; i += atOnce {
-				raw, _ := decodePath(names[i]) // encodeName wrote it, so there is no error
-				info, err := dir.Lstat(raw)
-				w.progress.Add(1)
-				switch {
-				case errors.Is(err, fs.ErrNotExist):
-				case err != nil || info.IsDir():
-					entries[i].Path = names[i] + "/"
-				default:
-					entries[i] = entryOf(info.Sys())
-					entries[i].Path = names[i]
-				}
+				lookAt(i)
 			}
 		})
 	}
-
 	all.Wait()
+
 	return slices.DeleteFunc(entries, func(e entry) bool { return e.Path == "" })
 }
 
@@ -257,8 +289,10 @@ func (w *walker) sumGroups(ctx context.Context, dir *os.Root, names []string) ma
 	for batch := range slices.Chunk(sidecars, lookBatch) {
 		for _, e := range w.look(ctx, dir, batch) {
 			e.Path = strings.TrimSuffix(e.Path, "/") // its Lstat has failed, or it is a directory
+
 			sum := checksum(e.Path, e.Size, e.Modified, e.Changed)
-			if e.link || !isSettled(time.Unix(0, e.Modified), time.Now()) {
+			mayChange := e.link || !isSettled(time.Unix(0, e.Modified), time.Now())
+			if mayChange {
 				sum = rand.Int64()
 			}
 			sums[groupOf(e.Path)] += sum
@@ -328,6 +362,7 @@ func (fr *fileReader) readEntry(e entry) (m ElevationDatasetFileMeta, found bool
 			found = true
 		}
 	}()
+
 	if fr.before != nil {
 		fr.before(e.Path)
 	}
@@ -350,6 +385,8 @@ func (fr *fileReader) readEntry(e entry) (m ElevationDatasetFileMeta, found bool
 	defer f.Close()
 
 	m = opened.row(fr.now())
+
+	// If the walk has found no sidecar, none is looked for.
 	beside := fr.readBeside
 	if fr.listed && e.Sidecars == 0 {
 		beside = func(string, int) ([]byte, bool, error) { return nil, false, nil }
@@ -363,8 +400,11 @@ func (fr *fileReader) readEntry(e entry) (m ElevationDatasetFileMeta, found bool
 func (fr *fileReader) readBeside(name string, limit int) (content []byte, found bool, err error) {
 	// Most names do not exist; faccessat is the cheapest call that tells.
 	err = syscall.Faccessat(int(fr.dir.Fd()), name, 0, 0)
-	if err == syscall.ENOENT || err == syscall.ENOTDIR || err == syscall.ENAMETOOLONG || err == nil && limit == 0 {
-		return nil, err == nil, nil
+	if err == nil && limit == 0 {
+		return nil, true, nil
+	}
+	if err == syscall.ENOENT || err == syscall.ENOTDIR || err == syscall.ENAMETOOLONG {
+		return nil, false, nil
 	}
 
 	f, _, err := fr.openNamed(name, false)
@@ -375,6 +415,7 @@ func (fr *fileReader) readBeside(name string, limit int) (content []byte, found 
 		return nil, false, fmt.Errorf("%s: %w", encodeName(name), err)
 	}
 	defer f.Close()
+
 	content, err = io.ReadAll(io.NewSectionReader(f, 0, int64(limit)))
 	return content, true, err
 }
@@ -456,6 +497,7 @@ func (fr *fileReader) openLink(path string, e entry) (openFile, entry, error) {
 		return nil, e, err
 	}
 
+	// It may have been replaced since.
 	opened, err := f.Stat()
 	if err == nil && !opened.Mode().IsRegular() {
 		err = notRegular(opened.Mode())
@@ -480,14 +522,18 @@ type descriptor int
 
 // openRegular opens a regular file of a directory by its bare name. It follows no link.
 func openRegular(dir *os.File, name string) (openFile, entry, error) {
-	const flags = syscall.O_RDONLY | syscall.O_NONBLOCK | syscall.O_NOFOLLOW | syscall.O_CLOEXEC
+	const flags = syscall.O_RDONLY |
+		syscall.O_NONBLOCK |
+		syscall.O_NOFOLLOW |
+		syscall.O_CLOEXEC
 	fd, err := syscall.Openat(int(dir.Fd()), name, flags, 0)
 	if err != nil {
 		return nil, entry{}, err
 	}
 
 	var stat syscall.Stat_t
-	if err = syscall.Fstat(fd, &stat); err == nil && stat.Mode&syscall.S_IFMT != syscall.S_IFREG {
+	err = syscall.Fstat(fd, &stat)
+	if err == nil && stat.Mode&syscall.S_IFMT != syscall.S_IFREG {
 		err = &notAFile{"not a regular file any more"}
 	}
 	if err != nil {
@@ -520,9 +566,14 @@ func (d descriptor) Close() error { return syscall.Close(int(d)) }
 
 // notRegular returns the *notAFile for a kind of file.
 func notRegular(mode fs.FileMode) error {
-	kind := map[fs.FileMode]string{fs.ModeNamedPipe: "a named pipe", fs.ModeSocket: "a socket",
-		fs.ModeDevice: "a device", fs.ModeDevice | fs.ModeCharDevice: "a device"}[mode.Type()]
-	return &notAFile{cmp.Or(kind, "something else") + ", not a regular file"}
+	kinds := map[fs.FileMode]string{
+		fs.ModeNamedPipe:                  "a named pipe",
+		fs.ModeSocket:                     "a socket",
+		fs.ModeDevice:                     "a device",
+		fs.ModeDevice | fs.ModeCharDevice: "a device",
+	}
+	kind := cmp.Or(kinds[mode.Type()], "something else")
+	return &notAFile{kind + ", not a regular file"}
 }
 
 // isMissing reports whether the path does not exist, or leads through something else than
