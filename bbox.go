@@ -78,7 +78,10 @@ const (
 )
 
 // extentError means that a file's content gives no full extent. Other errors are I/O errors.
-type extentError struct{ status, reason string }
+type extentError struct {
+	status string // one of the status constants
+	reason string
+}
 
 func (e *extentError) Error() string { return e.reason }
 
@@ -88,17 +91,24 @@ func extentErrorf(status, format string, a ...any) error {
 }
 
 // corruptf returns an *extentError for a file that breaks the rules of its format.
-func corruptf(format string, a ...any) error { return extentErrorf(fileStatusCorrupt, format, a...) }
+func corruptf(format string, a ...any) error {
+	return extentErrorf(fileStatusCorrupt, format, a...)
+}
 
 // noGeoreff returns an *extentError for a raster that does not say where it lies.
-func noGeoreff(format string, a ...any) error { return extentErrorf(fileStatusNoGeoref, format, a...) }
+func noGeoreff(format string, a ...any) error {
+	return extentErrorf(fileStatusNoGeoref, format, a...)
+}
 
 // noBBoxf returns an *extentError for an extent that cannot be converted to degrees.
-func noBBoxf(format string, a ...any) error { return extentErrorf(fileStatusNoBBox, format, a...) }
+func noBBoxf(format string, a ...any) error {
+	return extentErrorf(fileStatusNoBBox, format, a...)
+}
 
 // statusOf returns the status that an error gives its file: for I/O errors fileStatusUnreadable.
 func statusOf(err error) string {
-	if e, ok := errors.AsType[*extentError](err); ok {
+	e, ok := errors.AsType[*extentError](err)
+	if ok {
 		return e.status
 	}
 	return fileStatusUnreadable
@@ -106,7 +116,8 @@ func statusOf(err error) string {
 
 // reasonOf returns the message of err without the path that an *fs.PathError repeats.
 func reasonOf(err error) string {
-	if e, ok := errors.AsType[*fs.PathError](err); ok {
+	e, ok := errors.AsType[*fs.PathError](err)
+	if ok {
 		err = e.Err
 	}
 	return strings.ToValidUTF8(err.Error(), "?")
@@ -140,7 +151,10 @@ func (h *headerReader) readExtent(name string, r io.ReaderAt, size int64, beside
 		crs:    h.crs,
 	}
 
-	m := extent{Status: fileStatusOK, Warnings: []string{}}
+	m := extent{
+		Status:   fileStatusOK,
+		Warnings: []string{},
+	}
 
 	err := h.readFormat(&m)
 	if m.BBox != nil {
@@ -158,6 +172,7 @@ func (h *headerReader) readExtent(name string, r io.ReaderAt, size int64, beside
 func (h *headerReader) readFormat(m *extent) error {
 	extension := strings.ToLower(path.Ext(h.name))
 
+	// A sidecar is not read on its own.
 	raster, err := h.rasterOfSidecar(extension)
 	if err != nil {
 		return err
@@ -174,12 +189,16 @@ func (h *headerReader) readFormat(m *extent) error {
 		return err
 	}
 
-	switch string(head[:min(len(head), 4)]) { // classic TIFF (42) or BigTIFF (43) in either byte order
-	case "II*\x00", "MM\x00*", "II+\x00", "MM\x00+":
+	switch string(head[:min(len(head), 4)]) {
+	case "II*\x00", // classic TIFF: version 42
+		"MM\x00*",
+		"II+\x00", // BigTIFF: version 43
+		"MM\x00+":
 		return h.readGeoTIFF(head, m)
 	}
 
-	if read, err := h.readGrid(extension, head, m); read || err != nil {
+	read, err := h.readGrid(extension, head, m)
+	if read || err != nil {
 		return err
 	}
 	return unsupportedFormat(extension, head, m)
@@ -187,12 +206,14 @@ func (h *headerReader) readFormat(m *extent) error {
 
 // setSize sets Width and Height. It refuses those that GDAL refuses.
 func (m *extent) setSize(width, height float64) error {
-	valid := func(v float64) bool {
-		return v >= 1 && v <= maxTIFFDimension && v == math.Trunc(v)
+	isValid := func(v float64) bool {
+		isInRange := v >= 1 && v <= maxTIFFDimension
+		return isInRange && v == math.Trunc(v)
 	}
-	if !valid(width) || !valid(height) {
+	if !isValid(width) || !isValid(height) {
 		return corruptf("its width or height is missing or invalid: %v by %v", width, height)
 	}
+
 	m.Width = new(int64(width))
 	m.Height = new(int64(height))
 	return nil
@@ -201,11 +222,13 @@ func (m *extent) setSize(width, height float64) error {
 // readGeoTIFF reads the raster, its extent and its CRS from the first directory of a TIFF.
 func (h *headerReader) readGeoTIFF(head []byte, m *extent) error {
 	m.Format = new("geotiff")
+
 	d, err := h.readDirectory(head)
 	if err != nil {
 		return err
 	}
 
+	// The raster's size and samples.
 	width, err := h.number(d, tagImageWidth, 0)
 	if err != nil {
 		return err
@@ -217,24 +240,30 @@ func (h *headerReader) readGeoTIFF(head []byte, m *extent) error {
 	bands := h.numberOr(1, d, tagSamplesPerPixel, m)
 	bits := h.numberOr(1, d, tagBitsPerSample, m)
 	format := h.numberOr(1, d, tagSampleFormat, m)
-	if err := m.setSize(width, height); err != nil {
+
+	err = m.setSize(width, height)
+	if err != nil {
 		return err
 	}
 	m.setSamples(bands, bits, format)
 
 	if !h.within(h.next, 1) {
 		m.warnf("its second image, such as an overview, lies at %d, beyond the file's end at %d: it may be cut short",
-			h.next, h.size)
+			h.next,
+			h.size)
 	}
+
 	nodata, err := h.text(d.field(tagGDALNoData))
 	m.warnOnError(err)
 	m.Nodata = nonEmpty(cleanText(nodata, maxNodataText))
 
 	// An error about the data itself comes before one about the place.
 	err = h.placeGeoTIFF(d, m)
-	if wrong := h.checkBlocks(d, bands, bits, m); wrong != nil {
+	wrong := h.checkBlocks(d, bands, bits, m)
+	if wrong != nil {
 		return wrong
 	}
+
 	m.COG = new(h.isCloudOptimized(d, max(width, height)))
 	return err
 }
@@ -244,6 +273,7 @@ func (h *headerReader) readGeoTIFF(head []byte, m *extent) error {
 func (h *headerReader) placeGeoTIFF(d tiffDirectory, m *extent) error {
 	keys, err := h.readGeoKeys(d)
 	m.warnOnError(err)
+
 	switch keys.code(keyRasterType) {
 	case rasterPixelIsArea:
 		m.PixelIs = new("area")
@@ -262,13 +292,15 @@ func (h *headerReader) placeGeoTIFF(d tiffDirectory, m *extent) error {
 	m.describeHeights(aux.heights)
 	m.describeHeights(heightTexts{UnitType: keys.heightUnit(&inKeys, &h.crs)})
 
+	// The transform: of the .aux.xml, the tags or the world file.
 	t, source, err := h.readTransform(d, m)
 	switch {
 	case aux.transform != nil:
+		inAux := [6]float64(aux.transform)
 		if err == nil {
-			m.compareTransforms([6]float64(aux.transform), t, "its .aux.xml and its tags", "the .aux.xml is used")
+			m.compareTransforms(inAux, t, "its .aux.xml and its tags", "the .aux.xml is used")
 		}
-		t = [6]float64(aux.transform)
+		t = inAux
 		source = "the GeoTransform in " + aux.name
 		err = nil
 	case err == nil:
@@ -280,23 +312,27 @@ func (h *headerReader) placeGeoTIFF(d tiffDirectory, m *extent) error {
 		return err
 	}
 
+	// The CRS: of the .aux.xml, the keys or the .prj.
 	crs := m.crsFromSidecar(aux.name, aux.wkt, &source)
 	switch {
 	case crs.present && inKeys.present:
-		defer h.compareCRS(inKeys, m)
+		defer h.compareCRS(inKeys, m) // once the CRS is placed
 	case inKeys.present:
 		crs = inKeys
 	case !crs.present:
-		if crs, err = h.projectionFile(m, &source); err != nil {
+		crs, err = h.projectionFile(m, &source)
+		if err != nil {
 			return err
 		}
 	}
+
 	return h.place(m, t, source, crs)
 }
 
-// readTransform returns the raster's transform and the tags that give it, as GDAL reads OGC GeoTIFF
-// 1.1, annex B.6: a pixel scale with a tie point, otherwise a matrix of 16 numbers. A pixel scale
-// without a tie point rules out the matrix. Where a pixel is a point, the tags place its centre.
+// readTransform returns the raster's transform and the tags that give it: OGC GeoTIFF 1.1, annex
+// B.6, as GDAL reads it. They are a pixel scale with a tie point, or else a matrix of 16 numbers. A
+// pixel scale without a tie point rules out the matrix. If a pixel is a point, the tags give the
+// position of its centre.
 func (h *headerReader) readTransform(d tiffDirectory, m *extent) (t [6]float64, source string, err error) {
 	scale, err := h.numbers(d.field(tagModelPixelScale))
 	tie, err2 := h.numbers(d.field(tagModelTiepoint))
@@ -304,23 +340,31 @@ func (h *headerReader) readTransform(d tiffDirectory, m *extent) (t [6]float64, 
 	broken := cmp.Or(err, err2, err3) // fatal only if the other tags give no extent
 
 	scaled := len(scale) >= 2 && scale[0] != 0 && scale[1] != 0
+	hasTie := len(tie) >= 6
+	hasMatrix := len(matrix) == 16 && d.field(tagModelTransformation).count == 16
 	switch {
-	case scaled && len(tie) >= 6:
+	case scaled && hasTie:
 		if scale[1] < 0 { // against the standard
 			m.warnf("the pixel scale in Y is negative; read as north-up, as GDAL does")
 		}
 		a := scale[0]
 		e := -math.Abs(scale[1])
-		t = [6]float64{a, 0, tie[3] - tie[0]*a, 0, e, tie[4] - tie[1]*e}
+		t = [6]float64{
+			a, 0, tie[3] - tie[0]*a,
+			0, e, tie[4] - tie[1]*e,
+		}
 		source = "ModelPixelScale (33550) and ModelTiepoint (33922)"
-	case !scaled && len(matrix) == 16 && d.field(tagModelTransformation).count == 16:
-		t = [6]float64{matrix[0], matrix[1], matrix[3], matrix[4], matrix[5], matrix[7]}
+	case !scaled && hasMatrix:
+		t = [6]float64{
+			matrix[0], matrix[1], matrix[3],
+			matrix[4], matrix[5], matrix[7],
+		}
 		source = "ModelTransformation (34264)"
 	case broken != nil: // no I/O error: readDirectory has read the values
 		return t, "", noGeoreff("its place cannot be read: %v", broken)
 	case scaled:
 		return t, "", noGeoreff("it has a pixel scale (tag 33550) but no tie point (tag 33922): its place is unknown")
-	case len(tie) >= 6:
+	case hasTie:
 		return t, "", noGeoreff("it has %d ground control points (tag 33922) but no pixel scale: rectify it first, "+
 			"for example with gdalwarp", d.field(tagModelTiepoint).count/6)
 	default:
@@ -345,10 +389,17 @@ func shiftHalfPixel(t [6]float64) [6]float64 {
 // place sets Transform, NativeBBox, Source and what follows from the CRS. An error about the CRS
 // has the status no_bbox.
 func (h *headerReader) place(m *extent, t [6]float64, source string, p crsParameters) error {
+	// The range of the corners in the file's own CRS.
 	width := float64(*m.Width)
 	height := float64(*m.Height)
+	corners := [4][2]float64{
+		{0, 0},
+		{width, 0},
+		{0, height},
+		{width, height},
+	}
 	native := emptyRange()
-	for _, corner := range [4][2]float64{{0, 0}, {width, 0}, {0, height}, {width, height}} {
+	for _, corner := range corners {
 		x, y := applyTransform(t, corner[0], corner[1])
 		if !isFinite(x) || !isFinite(y) {
 			return corruptf("%s holds numbers that are not finite", source)
@@ -363,8 +414,14 @@ func (h *headerReader) place(m *extent, t [6]float64, source string, p crsParame
 
 	m.Transform = t[:]
 	m.Source = &source
-	m.NativeBBox = []float64{native.west, native.south, native.east, native.north}
+	m.NativeBBox = []float64{
+		native.west,
+		native.south,
+		native.east,
+		native.north,
+	}
 
+	// The box in degrees.
 	crs, err := p.definition(m, &h.crs)
 	if err != nil {
 		return err
@@ -382,8 +439,10 @@ func (h *headerReader) place(m *extent, t [6]float64, source string, p crsParame
 
 	m.Warnings = append(m.Warnings, box.warnings...)
 	m.checkArea(crs.area)
-	if r, err := pixelSizeMetres(crs.projection, t, width/2, height/2); err == nil {
-		m.ResolutionM = &r
+
+	resolution, err := pixelSizeMetres(crs.projection, t, width/2, height/2)
+	if err == nil {
+		m.ResolutionM = &resolution
 	}
 	return nil
 }
@@ -396,10 +455,13 @@ func (m *extent) checkArea(area []float64) {
 	if area == nil {
 		return
 	}
+
 	const margin = 1 // degree
+
 	box := m.BBox
 	meetsLatitudes := box[3] >= area[1]-margin && box[1] <= area[3]+margin
 
+	// Two ranges of longitudes meet if one holds the west end of the other.
 	west := area[0] - margin
 	width := widthOf(area) + 2*margin
 	beginsInside := math.Mod(box[0]-west+720, 360) <= width
@@ -407,16 +469,23 @@ func (m *extent) checkArea(area []float64) {
 	meetsLongitudes := beginsInside || holdsWest
 
 	if !meetsLatitudes || !meetsLongitudes {
-		m.warnf("%s, which reaches from %g°, %g° to %g°, %g°", aboutArea, area[0], area[1], area[2], area[3])
+		m.warnf("%s, which reaches from %g°, %g° to %g°, %g°",
+			aboutArea,
+			area[0],
+			area[1],
+			area[2],
+			area[3])
 	}
 }
 
 // widthOf returns the width of a box in degrees, which may cross 180°.
 func widthOf(box []float64) float64 {
-	if box[2] < box[0] {
-		return box[2] - box[0] + 360
+	west := box[0]
+	east := box[2]
+	if east < west {
+		return east - west + 360
 	}
-	return box[2] - box[0]
+	return east - west
 }
 
 // headerReader reads the headers of files, one after the other. Every offset and length that a file
@@ -445,14 +514,19 @@ func (h *headerReader) within(offset, length uint64) bool {
 	return offset <= h.size && length <= h.size-offset
 }
 
-// at returns length bytes at offset, from memory where possible. Otherwise it reads firstReadBytes
-// or laterReadBytes at least: bytes after the range, and before it where the file ends. A range
-// that lies beyond the file's end or exceeds maxHeaderBytes is an *extentError; what names the
-// range in it.
+// at returns length bytes at offset, from memory if they were read before. Otherwise it reads
+// firstReadBytes or laterReadBytes at least: bytes after the range, and before it where the file
+// ends.
+//
+// The error is an *extentError if the range lies beyond the file's end or exceeds maxHeaderBytes;
+// what names the range in it.
 func (h *headerReader) at(offset, length uint64, what string) ([]byte, error) {
 	if !h.within(offset, length) {
 		return nil, corruptf("%s: %d bytes at %d lie beyond the end of the file at %d: it may be cut short",
-			what, length, offset, h.size)
+			what,
+			length,
+			offset,
+			h.size)
 	}
 
 	// Bytes that were read before are not read again.
@@ -479,19 +553,25 @@ func (h *headerReader) at(offset, length uint64, what string) ([]byte, error) {
 	}
 
 	h.read += end - start
+
 	data := make([]byte, end-start)
 	n, err := h.r.ReadAt(data, int64(start))
-	switch {
-	case n == len(data): // with io.EOF or without
-	case err == nil, errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+	if n < len(data) { // otherwise err may be io.EOF
+		isEnd := err == nil || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+		if !isEnd {
+			return nil, fmt.Errorf("read at %d: %w", start, err)
+		}
 		return nil, corruptf("the file ends at %d, short of its size of %d: it may still be written",
-			start+uint64(max(n, 0)), h.size)
-	default:
-		return nil, fmt.Errorf("read at %d: %w", start, err)
+			start+uint64(max(n, 0)),
+			h.size)
 	}
 
-	h.windows = append(h.windows, headerWindow{start, data})
-	return data[offset-start:][:length:length], nil
+	h.windows = append(h.windows, headerWindow{
+		offset: start,
+		data:   data,
+	})
+	at := offset - start
+	return data[at:][:length:length], nil
 }
 
 // unsigned returns the unsigned integer in 1, 2, 4 or 8 bytes.
@@ -507,9 +587,9 @@ func (h *headerReader) unsigned(b []byte) uint64 {
 	return h.order.Uint64(b)
 }
 
-// Tags: TIFF 6.0 (Adobe, 1992), sections 8, 15 and 19; OGC GeoTIFF 1.1, section 7; the last two of
-// GDAL.
+// Tags.
 const (
+	// TIFF 6.0 (Adobe, 1992), sections 8, 15 and 19.
 	tagImageWidth          = 256
 	tagImageLength         = 257
 	tagBitsPerSample       = 258
@@ -525,18 +605,23 @@ const (
 	tagTileLength          = 323
 	tagTileOffsets         = 324
 	tagTileByteCounts      = 325
+
+	// OGC GeoTIFF 1.1, section 7.
 	tagModelPixelScale     = 33550
 	tagModelTiepoint       = 33922
 	tagModelTransformation = 34264
 	tagGeoKeyDirectory     = 34735
 	tagGeoDoubleParams     = 34736
 	tagGeoASCIIParams      = 34737
-	tagGDALMetadata        = 42112
-	tagGDALNoData          = 42113
+
+	// GDAL.
+	tagGDALMetadata = 42112
+	tagGDALNoData   = 42113
 )
 
-// Field types: TIFF 6.0, section 2; IFD from TIFF Technical Note 1; the last line from BigTIFF.
+// Field types.
 const (
+	// TIFF 6.0, section 2.
 	typeByte      = 1
 	typeASCII     = 2
 	typeShort     = 3
@@ -549,17 +634,22 @@ const (
 	typeSRational = 10
 	typeFloat     = 11
 	typeDouble    = 12
-	typeIFD       = 13
-	typeLong8     = 16
-	typeSLong8    = 17
-	typeIFD8      = 18
+
+	// TIFF Technical Note 1.
+	typeIFD = 13
+
+	// BigTIFF.
+	typeLong8  = 16
+	typeSLong8 = 17
+	typeIFD8   = 18
 )
 
 // tiffField is an entry of an image file directory. Its values lie at offset, perhaps in the entry.
 type tiffField struct {
-	tag, fieldType uint16
-	count          uint64
-	offset         uint64
+	tag       uint16
+	fieldType uint16
+	count     uint64 // of values
+	offset    uint64 // in the file
 }
 
 // tiffDirectory holds the fields of the first image file directory that are read. Of fields with
@@ -597,13 +687,16 @@ func maxValues(tag uint16) uint64 {
 		tagTileOffsets,
 		tagTileByteCounts:
 		return maxTableChunk
-	case tagModelPixelScale, tagModelTiepoint, tagModelTransformation:
+	case tagModelPixelScale,
+		tagModelTiepoint,
+		tagModelTransformation:
 		return 16
 	case tagGeoKeyDirectory:
 		return 4 + 4*maxGeoKeys
 	case tagGeoDoubleParams:
 		return maxGeoKeys
-	case tagGeoASCIIParams, tagGDALMetadata:
+	case tagGeoASCIIParams,
+		tagGDALMetadata:
 		return maxGeoASCII
 	case tagGDALNoData:
 		return maxNodataText
@@ -664,8 +757,12 @@ func (h *headerReader) readDirectory(head []byte) (tiffDirectory, error) {
 	if uint64(len(head)) < headerSize {
 		return nil, corruptf("the TIFF header is cut short: the file has %d bytes", len(head))
 	}
-	if big && (h.order.Uint16(head[4:]) != 8 || h.order.Uint16(head[6:]) != 0) {
-		return nil, corruptf("the BigTIFF header is invalid: its offsets do not have 8 bytes")
+	if big {
+		bytesOfOffset := h.order.Uint16(head[4:])
+		alwaysZero := h.order.Uint16(head[6:])
+		if bytesOfOffset != 8 || alwaysZero != 0 {
+			return nil, corruptf("the BigTIFF header is invalid: its offsets do not have 8 bytes")
+		}
 	}
 
 	start := h.unsigned(head[offsetSize : 2*offsetSize])
@@ -690,17 +787,21 @@ func (h *headerReader) readDirectory(head []byte) (tiffDirectory, error) {
 		return nil, err
 	}
 
-	if b := b[entries*entrySize:]; len(b) > 0 {
-		h.next = h.unsigned(b)
+	rest := b[entries*entrySize:]
+	if len(rest) > 0 {
+		h.next = h.unsigned(rest)
 	}
 
 	directory := h.parseEntries(b[:entries*entrySize], start+countSize, offsetSize)
 
 	// Reading from front to back takes the fewest reads.
-	slices.SortFunc(directory, func(a, b tiffField) int { return cmp.Compare(a.offset, b.offset) })
+	byOffset := func(a, b tiffField) int { return cmp.Compare(a.offset, b.offset) }
+	slices.SortFunc(directory, byOffset)
 
+	// Errors of a tag are reported by the code that needs it.
 	for _, f := range directory {
-		if _, err := h.bytes(f); err != nil && statusOf(err) == fileStatusUnreadable {
+		_, err := h.bytes(f)
+		if err != nil && statusOf(err) == fileStatusUnreadable {
 			return nil, err
 		}
 	}
@@ -712,7 +813,8 @@ func (h *headerReader) readDirectory(head []byte) (tiffDirectory, error) {
 func (h *headerReader) parseEntries(b []byte, at, offsetSize uint64) (directory tiffDirectory) {
 	valueAt := 4 + offsetSize
 	entrySize := valueAt + offsetSize
-	for ; len(b) > 0; b = b[entrySize:] {
+
+	for len(b) > 0 {
 		f := tiffField{
 			tag:       h.order.Uint16(b),
 			fieldType: h.order.Uint16(b[2:]),
@@ -725,28 +827,41 @@ func (h *headerReader) parseEntries(b []byte, at, offsetSize uint64) (directory 
 		if size > 0 && f.count <= offsetSize/size {
 			f.offset = at + valueAt
 		}
-		at += entrySize
 
-		if directory.field(f.tag).tag == 0 && maxValues(f.tag) > 0 {
+		isNew := directory.field(f.tag).tag == 0
+		if isNew && maxValues(f.tag) > 0 {
 			directory = append(directory, f)
 		}
+
+		at += entrySize
+		b = b[entrySize:]
 	}
+
 	return directory
 }
 
 // bytes returns a field's values, up to maxValues. All must lie in the file, as libtiff demands.
 func (h *headerReader) bytes(f tiffField) ([]byte, error) {
-	size := fieldTypeSize(f.fieldType)
-	switch {
-	case f.count == 0:
+	if f.count == 0 {
 		return nil, nil
-	case size == 0:
-		return nil, corruptf("TIFF tag %d has the unknown field type %d", f.tag, f.fieldType)
-	case f.count > h.size/size, !h.within(f.offset, f.count*size):
-		return nil, corruptf("TIFF tag %d points to %d values at %d, beyond the file's end at %d: it may be cut short",
-			f.tag, f.count, f.offset, h.size)
 	}
-	return h.at(f.offset, min(f.count, maxValues(f.tag))*size, "TIFF tag values")
+
+	size := fieldTypeSize(f.fieldType)
+	if size == 0 {
+		return nil, corruptf("TIFF tag %d has the unknown field type %d", f.tag, f.fieldType)
+	}
+
+	fits := f.count <= h.size/size
+	if !fits || !h.within(f.offset, f.count*size) {
+		return nil, corruptf("TIFF tag %d points to %d values at %d, beyond the file's end at %d: it may be cut short",
+			f.tag,
+			f.count,
+			f.offset,
+			h.size)
+	}
+
+	count := min(f.count, maxValues(f.tag))
+	return h.at(f.offset, count*size, "TIFF tag values")
 }
 
 // numbers returns a numeric field's values, up to maxValues. Valid ones are exact in a float64.
@@ -758,24 +873,35 @@ func (h *headerReader) numbers(f tiffField) ([]float64, error) {
 
 	size := int(fieldTypeSize(f.fieldType))
 	values := make([]float64, 0, len(b)/max(size, 1))
-	for ; len(b) > 0; b = b[size:] {
+	for len(b) > 0 {
 		var v float64
 		switch f.fieldType {
-		case typeByte, typeShort, typeLong, typeLong8:
+		case typeByte,
+			typeShort,
+			typeLong,
+			typeLong8:
 			v = float64(h.unsigned(b[:size]))
-		case typeSByte, typeSShort, typeSLong, typeSLong8:
+		case typeSByte,
+			typeSShort,
+			typeSLong,
+			typeSLong8:
 			unused := 64 - 8*size
-			v = float64(int64(h.unsigned(b[:size])<<unused) >> unused) // in two's complement
+			bits := h.unsigned(b[:size]) << unused
+			v = float64(int64(bits) >> unused) // in two's complement
 		case typeRational:
-			v = float64(h.unsigned(b[:4])) / float64(h.unsigned(b[4:8]))
+			numerator := h.unsigned(b[:4])
+			denominator := h.unsigned(b[4:8])
+			v = float64(numerator) / float64(denominator)
 		case typeFloat:
-			v = float64(math.Float32frombits(h.order.Uint32(b)))
+			bits := h.order.Uint32(b)
+			v = float64(math.Float32frombits(bits))
 		case typeDouble:
 			v = math.Float64frombits(h.order.Uint64(b))
 		default:
 			return nil, corruptf("TIFF tag %d has field type %d, which is not a number", f.tag, f.fieldType)
 		}
 		values = append(values, v)
+		b = b[size:]
 	}
 
 	return values, nil
@@ -784,10 +910,10 @@ func (h *headerReader) numbers(f tiffField) ([]float64, error) {
 // number returns the first value of a numeric tag, absent where the file does not have the tag.
 func (h *headerReader) number(d tiffDirectory, tag uint16, absent float64) (float64, error) {
 	v, err := h.numbers(d.field(tag))
-	switch {
-	case err != nil:
+	if err != nil {
 		return 0, err
-	case len(v) == 0:
+	}
+	if len(v) == 0 {
 		return absent, nil
 	}
 	return v[0], nil

@@ -7,14 +7,20 @@ import (
 	"strings"
 )
 
-// heightTexts is what a file says about the heights of its first band, as written; "" where absent.
-// A height is sample · Scale + Offset, in UnitType. The names are those of GDAL's .aux.xml.
-type heightTexts struct{ UnitType, Scale, Offset string }
+// heightTexts is what a file says about the heights of its first band, as written. Absent texts are
+// "". A height is sample · Scale + Offset, in UnitType. The names are those of GDAL's .aux.xml.
+type heightTexts struct {
+	UnitType string
+	Scale    string
+	Offset   string
+}
 
 // describeHeights sets Unit, and Scale with Offset, unless they are set: the first source that
 // states one of them counts.
 func (m *extent) describeHeights(t heightTexts) {
-	m.Unit = cmp.Or(m.Unit, nonEmpty(cleanText([]byte(t.UnitType), maxUnitText)))
+	unit := cleanText([]byte(t.UnitType), maxUnitText)
+	m.Unit = cmp.Or(m.Unit, nonEmpty(unit))
+
 	if m.Scale == nil && m.Offset == nil {
 		m.Scale = m.finiteNumber(t.Scale)
 		m.Offset = m.finiteNumber(t.Offset)
@@ -24,14 +30,16 @@ func (m *extent) describeHeights(t heightTexts) {
 // finiteNumber returns the number in a text, nil where there is none. It warns of any other text.
 func (m *extent) finiteNumber(text string) *float64 {
 	text = cleanText([]byte(text), maxNodataText)
-	if text != "" {
-		v, ok := parseNumber(text)
-		if ok {
-			return &v
-		}
-		m.warnf("the scale or offset %q of its heights is not a finite number", text)
+	if text == "" {
+		return nil
 	}
-	return nil
+
+	v, ok := parseNumber(text)
+	if !ok {
+		m.warnf("the scale or offset %q of its heights is not a finite number", text)
+		return nil
+	}
+	return &v
 }
 
 // readMetadata reads what GDAL's tag of metadata says about heights. The tag is an XML document,
@@ -47,7 +55,8 @@ func (h *headerReader) readMetadata(d tiffDirectory, m *extent) heightTexts {
 			Value  string `xml:",chardata"`
 		} `xml:"Item"`
 	}
-	xml.Unmarshal(text, &metadata) // it sets what it reads before an error, such as the end of the part that is read
+	// Unmarshal sets what it reads before an error, such as the end of the part that is read.
+	xml.Unmarshal(text, &metadata)
 
 	byRole := map[string]string{}
 	for _, item := range metadata.Items {
@@ -55,11 +64,16 @@ func (h *headerReader) readMetadata(d tiffDirectory, m *extent) heightTexts {
 			byRole[strings.ToLower(item.Role)] = item.Value
 		}
 	}
-	return heightTexts{byRole["unittype"], byRole["scale"], byRole["offset"]}
+
+	return heightTexts{
+		UnitType: byRole["unittype"],
+		Scale:    byRole["scale"],
+		Offset:   byRole["offset"],
+	}
 }
 
-// compressionName returns the name of a value of the tag Compression, or else the value: TIFF 6.0,
-// sections 3, 9 and 13; TIFF Technical Note 2; and libtiff.
+// compressionName returns the name of a value of the tag Compression, or the value itself if it has
+// no name: TIFF 6.0, sections 3, 9 and 13; TIFF Technical Note 2; and libtiff.
 func compressionName(v float64) *string {
 	names := map[float64]string{
 		1:     "none",

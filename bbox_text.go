@@ -13,14 +13,21 @@ import (
 // most.
 func cleanText(b []byte, limit int) string {
 	b, _, _ = bytes.Cut(b, []byte{0})
-	s := strings.Map(func(r rune) rune {
+	s := strings.ToValidUTF8(string(b), string(utf8.RuneError))
+
+	withoutControl := func(r rune) rune {
 		if unicode.IsControl(r) {
 			return ' '
 		}
 		return r
-	}, strings.ToValidUTF8(string(b), string(utf8.RuneError)))
+	}
+	s = strings.Map(withoutControl, s)
 	s = strings.TrimSpace(s)
-	return strings.TrimSpace(strings.ToValidUTF8(s[:min(limit, len(s))], ""))
+
+	// The cut may leave a part of a character, or a blank, at the end.
+	s = s[:min(limit, len(s))]
+	s = strings.ToValidUTF8(s, "")
+	return strings.TrimSpace(s)
 }
 
 // isUnsafe reports whether a terminal may act on a character, or show others in a false order:
@@ -38,19 +45,25 @@ type terminalWriter struct{ io.Writer }
 // Write implements io.Writer.
 func (w terminalWriter) Write(p []byte) (int, error) {
 	var safe []byte
-	for rest := p; len(rest) > 0; {
+	rest := p
+	for len(rest) > 0 {
 		r, size := utf8.DecodeRune(rest)
+		isInvalid := r == utf8.RuneError && size == 1
+		isWanted := r == '\n' || r == '\t'
+
 		switch {
-		case r == utf8.RuneError && size == 1:
+		case isInvalid:
 			safe = fmt.Appendf(safe, `\u%04x`, rest[0])
-		case isUnsafe(r) && r != '\n' && r != '\t':
+		case isUnsafe(r) && !isWanted:
 			safe = fmt.Appendf(safe, `\u%04x`, r)
 		default:
 			safe = append(safe, rest[:size]...)
 		}
 		rest = rest[size:]
 	}
-	if _, err := w.Writer.Write(safe); err != nil {
+
+	_, err := w.Writer.Write(safe)
+	if err != nil {
 		return 0, err
 	}
 	return len(p), nil
