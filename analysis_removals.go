@@ -96,7 +96,8 @@ func (a *analyzer) lookForSome(ctx context.Context, t task, candidates []candida
 			found, above := lookFor(root, c.Path)
 			looked.Add(1)
 
-			isGone := found == fileGone || found == fileEmptied && t.Force
+			isForced := found == fileEmptied && t.Force
+			isGone := found == fileGone || isForced
 			if isGone {
 				foundByOther := c.FoundBy != "" && c.FoundBy != a.instance
 				if foundByOther {

@@ -105,8 +105,9 @@ func decodePath(path string) (string, error) {
 			return b.String() + path, nil
 		}
 
+		// Of Go's escapes, only these two are used.
 		c, _, rest, err := strconv.UnquoteChar(path[i:], 0)
-		if err != nil || path[i+1] != '\\' && path[i+1] != 'x' {
+		if err != nil || !(path[i+1] == '\\' || path[i+1] == 'x') {
 			return "", fmt.Errorf("path %q: bad escape", path)
 		}
 

@@ -223,8 +223,10 @@ func (s *fileSet) fillCells(g *tileGrid) {
 	g.cells = make([]tileCell, 0, len(g.files))
 	for _, file := range g.files {
 		r := &s.files[file]
-		west, east := span((r.x-g.originFor(r))/g.East, r.w/g.East)
-		south, north := span((r.y-g.Y)/g.North, r.h/g.North)
+		x := (r.x - g.originFor(r)) / g.East
+		y := (r.y - g.Y) / g.North
+		west, east := span(x, r.w/g.East)
+		south, north := span(y, r.h/g.North)
 
 		for row := south; row <= north; row++ {
 			for column := west; column <= east; column++ {
@@ -264,8 +266,20 @@ func (g *tileGrid) misfit(r *fileRecord) (off tileMisfit) {
 		return lower, upper
 	}
 
-	off.west, off.east = edges(r.x-g.originFor(r), r.w, g.East, r.dx, (g.w-g.East)/g.DX)
-	off.south, off.north = edges(r.y-g.Y, r.h, g.North, r.dy, (g.h-g.North)/g.DY)
+	off.west, off.east = edges(
+		r.x-g.originFor(r),
+		r.w,
+		g.East,
+		r.dx,
+		(g.w-g.East)/g.DX,
+	)
+	off.south, off.north = edges(
+		r.y-g.Y,
+		r.h,
+		g.North,
+		r.dy,
+		(g.h-g.North)/g.DY,
+	)
 	return off
 }
 

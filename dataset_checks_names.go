@@ -237,7 +237,9 @@ func (n nameNumber) text(by float64) string {
 	}
 
 	isWhole := math.Abs(by-math.Round(by)) < 0.01
-	isSameSide := value >= 0 && (n.sign >= 0 || value > 0)
+
+	// Behind S or W there is no 0.
+	isSameSide := value > 0 || value == 0 && n.sign >= 0
 	if !isWhole || !isSameSide {
 		return ""
 	}

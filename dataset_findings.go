@@ -289,7 +289,8 @@ func isFindingPath(path string) bool {
 func isFindingPattern(path string) bool {
 	isFolder := strings.HasSuffix(path, "/")
 	asterisks := strings.Count(path, "*")
-	return isFolder || asterisks >= 1 && asterisks <= 4
+	hasAsterisks := asterisks >= 1 && asterisks <= 4
+	return isFolder || hasAsterisks
 }
 
 // reopenFinding answers DELETE /api/v1/datasets/{id}/accepted-findings/{accepted}. The report then

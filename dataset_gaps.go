@@ -228,7 +228,10 @@ func partsOf(runs []cellRun) (parts [][]cellRun) {
 // without returns the cells of gaps that are in no run. Both are in order.
 func without(gaps, runs []cellRun) (left []cellRun) {
 	isBefore := func(run, gap cellRun) bool {
-		return run.Row < gap.Row || run.Row == gap.Row && run.To < gap.From
+		if run.Row != gap.Row {
+			return run.Row < gap.Row
+		}
+		return run.To < gap.From
 	}
 
 	for _, gap := range gaps {
