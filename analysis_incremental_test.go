@@ -141,9 +141,11 @@ func TestChecksOfUnchangedFolder(t *testing.T) {
 		}
 		return err
 	}
+
 	if err := settle(); err != nil {
 		t.Fatal(err)
 	}
+
 	c.analyze(dataset, nil)
 
 	sql := func(query string) func() error {
@@ -152,6 +154,7 @@ func TestChecksOfUnchangedFolder(t *testing.T) {
 			return nil
 		}
 	}
+
 	emptied := filepath.Join(dir, "d1")
 	for _, test := range []struct {
 		name   string
@@ -180,12 +183,14 @@ func TestChecksOfUnchangedFolder(t *testing.T) {
 		if err := test.change(); err != nil {
 			t.Fatal(err)
 		}
+
 		ts.exec(`UPDATE dataset_results SET summary = jsonb_set(summary, '{files}', '77')`)
 		a := c.analyze(dataset, map[string]bool{"force": test.force})
 		isKept := ts.queryInt(`SELECT (summary -> 'files')::int FROM dataset_results`) == 77
 		if isKept != test.isKept {
 			t.Errorf("%s: the results were kept: %v, want %v; %s", test.name, isKept, test.isKept, a.body)
 		}
+
 		if n := ts.queryInt(`SELECT analysis_id FROM dataset_results`); n != a.number("id") {
 			t.Errorf("%s: the results are of analysis %d, want %d", test.name, n, a.number("id"))
 		}
@@ -202,11 +207,13 @@ func TestOldChangesAreForgotten(t *testing.T) {
 	if n := kept(); n != 3 {
 		t.Errorf("%d changes after a day, want 3", n)
 	}
+
 	ts.exec(`UPDATE analyses SET added = $1 WHERE id = 1`, maxChangesKept+1)
 	c.analyze(dataset, nil)
 	if n := kept(); n != 0 {
 		t.Errorf("%d changes beside too many others, want 0", n)
 	}
+
 	ts.exec(`INSERT INTO analysis_changes (analysis_id, path, change) VALUES (2, 'a', 'added'), (3, 'a', 'changed')`)
 	ts.exec(`UPDATE analyses SET added = 0, queued_at = now() - interval '366 days' WHERE id < 3`)
 	c.analyze(dataset, nil)
@@ -238,6 +245,7 @@ func TestAnalysesOfFormerVersion(t *testing.T) {
 			VALUES (2, 'a.tif', 1, 0, 'corrupt', 'cut off', '{}', now());
 		INSERT INTO analyses (dataset_id, force, requested_by, state, finished_at)
 			VALUES (2, false, 'root', 'succeeded', '2026-01-05')`)
+
 	top := t.TempDir()
 	makeTiles(t, filepath.Join(top, "tiles"), 1, 3)
 	ts := startServer(t, nil, "CAIRN_DATABASE_URL="+url, "CAIRN_DATASETS_DIR="+top)
@@ -245,22 +253,27 @@ func TestAnalysesOfFormerVersion(t *testing.T) {
 	if a := c.finished("/api/v1/datasets/2/analyses/4"); a.json["checks_only"] != true || a.text("state") != stateSucceeded || counts(a) != [6]int{1, 0, 0, 1, 0, 0} {
 		t.Errorf("the checks after the upgrade: %s", a.body)
 	}
+
 	if a := c.must(200, "GET", "/api/v1/datasets/2/report", nil); a.text("summary") != "0 of 1 file located; 1 corrupt" ||
 		!strings.HasPrefix(a.text("analyzed_at"), "2026-01-05") {
 		t.Errorf("the report after the upgrade: %s", a.body)
 	}
+
 	const dataset = "/api/v1/datasets/1"
 	if a := c.finished(dataset + "/analyses/2"); counts(a) != [6]int{3, 2, 1, 0, 1, 0} {
 		t.Errorf("the analysis that ran: %s", a.body)
 	}
+
 	sameRows(t, c.files(dataset), filepath.Join(top, "tiles"))
 	if got, want := c.changes(dataset+"/analyses/1", ""), []string{"changed a", "added b", "removed c", "added d"}; !slices.Equal(got, want) {
 		t.Errorf("former changes: got %q, want %q", got, want)
 	}
+
 	var accepted []string
 	for _, item := range c.must(200, "GET", dataset+"/accepted-findings", nil).items() {
 		accepted = append(accepted, fmt.Sprint(item["code"], " ", item["path"]))
 	}
+
 	if want := []string{"misaligned x", "duplicate y", "overlap y"}; !slices.Equal(accepted, want) {
 		t.Errorf("accepted: got %q, want %q", accepted, want)
 	}
@@ -286,14 +299,17 @@ func TestLinkThroughFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	dataset := c.addDataset("links")
 	c.analyze(dataset, nil)
 	if rows := c.files(dataset); rows["thru.tif"].Status != fileStatusOK || rows["bare.tif"].Source == nil {
 		t.Errorf("%+v", rows)
 	}
+
 	if err := errors.Join(os.RemoveAll(in("ways")), os.WriteFile(in("ways"), nil, 0o644), os.Symlink("ways/x.tif", in("new.tif"))); err != nil {
 		t.Fatal(err)
 	}
+
 	a := c.analyze(dataset, nil)
 	rows := c.files(dataset)
 	for _, name := range []string{"thru.tif", "new.tif"} {
@@ -301,9 +317,11 @@ func TestLinkThroughFile(t *testing.T) {
 			t.Errorf("%s: %+v", name, m)
 		}
 	}
+
 	if counts(a)[0] != 5 || len(rows) != 5 {
 		t.Errorf("%d rows, %s", len(rows), a.body)
 	}
+
 	sameRows(t, rows, dir)
 }
 
@@ -312,7 +330,8 @@ func TestLinkThroughFile(t *testing.T) {
 func TestChangedWhileAnalysed(t *testing.T) {
 	t.Parallel()
 	_, c, dir, dataset := startTiles(t, 20, 10, 50)
-	stop, restless := make(chan bool), sync.WaitGroup{}
+	stop := make(chan bool)
+	restless := sync.WaitGroup{}
 	restless.Go(func() {
 		for i := 0; ; i++ {
 			select {
@@ -320,6 +339,7 @@ func TestChangedWhileAnalysed(t *testing.T) {
 				return
 			default:
 			}
+
 			name := filepath.Join(dir, fmt.Sprintf("d%d/t%d.tif", i%10, i*7%60))
 			switch i % 5 {
 			case 0, 1:
@@ -333,11 +353,13 @@ func TestChangedWhileAnalysed(t *testing.T) {
 			}
 		}
 	})
+
 	for range 5 {
 		if a := c.analyze(dataset, nil); a.text("state") != stateSucceeded {
 			t.Errorf("%s", a.body)
 		}
 	}
+
 	close(stop)
 	restless.Wait()
 	a := c.analyze(dataset, nil)
@@ -345,6 +367,7 @@ func TestChangedWhileAnalysed(t *testing.T) {
 	if n := counts(a); n[0] != len(rows) || n[0] != n[1]+n[2]+n[3] {
 		t.Errorf("%d rows, %s", len(rows), a.body)
 	}
+
 	sameRows(t, rows, dir)
 }
 
@@ -360,6 +383,7 @@ func TestLargeDirectory(t *testing.T) {
 		}
 		f.Close()
 	}
+
 	next := 0
 	w := walker{
 		file: func(e entry) error {
@@ -371,6 +395,7 @@ func TestLargeDirectory(t *testing.T) {
 		},
 		warn: func(_ string, err error) error { return err },
 	}
+
 	if err := w.walk(t.Context(), mustOpenRoot(t, dir), ""); err != nil || next != files {
 		t.Errorf("%d files, %v", next, err)
 	}

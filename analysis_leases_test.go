@@ -26,10 +26,12 @@ func (c client) changes(analysis, query string) (all []string) {
 		for _, item := range a.items() {
 			all = append(all, fmt.Sprint(item["change"], " ", item["path"]))
 		}
+
 		next, more := a.json["next_cursor"].(string)
 		if !more {
 			return all
 		}
+
 		cursor = "&cursor=" + next
 	}
 }
@@ -64,6 +66,7 @@ func killInstances(t *testing.T, rounds int, db *ownPostgres, url string) {
 			files[fmt.Sprintf("d%d/t%d.tif", d, f)] = true
 		}
 	}
+
 	stamp := time.Now().Add(-100 * time.Hour)
 	for round := range rounds {
 		var want []string
@@ -90,13 +93,16 @@ func killInstances(t *testing.T, rounds int, db *ownPostgres, url string) {
 				next[path] = true
 			}
 		}
+
 		for i := range r.IntN(100) {
 			path := fmt.Sprintf("d%d/new%d-%d.tif", r.IntN(10), round, i)
 			if err := os.WriteFile(filepath.Join(dir, path), sampleTIFF(), 0o644); err != nil {
 				t.Fatal(err)
 			}
-			want, next[path] = append(want, "added "+path), true
+			want = append(want, "added "+path)
+			next[path] = true
 		}
+
 		files = next
 		total := len(files)
 
@@ -108,11 +114,13 @@ func killInstances(t *testing.T, rounds int, db *ownPostgres, url string) {
 			a := c.must(200, "GET", location, nil)
 			return a.json["finished_at"] != nil || a.json["progress"].(map[string]any)["done"].(float64) >= float64(threshold)
 		})
+
 		withDatabase := r.IntN(3) == 0
 		services[victim].cmd.Process.Kill()
 		if withDatabase {
 			db.kill()
 		}
+
 		<-services[victim].exit
 		if withDatabase {
 			db.start()
@@ -125,6 +133,7 @@ func killInstances(t *testing.T, rounds int, db *ownPostgres, url string) {
 				return err == nil
 			})
 		}
+
 		services[victim] = startProcess(t, envs[victim])
 		c.url = services[r.IntN(2)].url
 		waitFor(t, "an answer", func() bool { a, err := c.try("GET", location); return err == nil && a.status == 200 })
@@ -137,19 +146,23 @@ func killInstances(t *testing.T, rounds int, db *ownPostgres, url string) {
 			}
 			return n
 		}
+
 		exact := [6]int{total, n("added"), n("changed"), total - n("added") - n("changed"), n("removed"), 0}
 		if a.text("state") != stateSucceeded || counts(a) != exact {
 			t.Errorf("round %d: want %v, %s", round, exact, a.body)
 		}
+
 		byPath := func(a, b string) int {
 			_, a, _ = strings.Cut(a, " ")
 			_, b, _ = strings.Cut(b, " ")
 			return strings.Compare(a, b)
 		}
+
 		slices.SortFunc(want, byPath)
 		if got := c.changes(location, ""); !slices.Equal(got, want) {
 			t.Errorf("round %d: %d changes, want %d", round, len(got), len(want))
 		}
+
 		sameRows(t, c.files(dataset), dir)
 	}
 }
@@ -179,7 +192,8 @@ func TestRestartedInstance(t *testing.T) {
 // its work over, and what the other does after that counts for nothing.
 func TestCopiedStateDirectory(t *testing.T) {
 	t.Parallel()
-	reading, proceed := make(chan bool), make(chan bool)
+	reading := make(chan bool)
+	proceed := make(chan bool)
 	var reads atomic.Int64
 	one := startServer(t, func(o *options) {
 		o.batchSize = 3
@@ -190,6 +204,7 @@ func TestCopiedStateDirectory(t *testing.T) {
 			}
 		}
 	})
+
 	c := one.signIn("root", "all")
 	makeTiles(t, filepath.Join(one.datasets, "tiles"), 2, 5)
 	dataset := c.addDataset("tiles")
@@ -197,21 +212,26 @@ func TestCopiedStateDirectory(t *testing.T) {
 	for range 2 {
 		<-reading
 	}
+
 	copied := t.TempDir()
 	lock, err := os.ReadFile(filepath.Join(one.cfg.stateDir, "lock"))
 	if err != nil || string(lock) != one.operations.instance {
 		t.Errorf("%q %v", lock, err)
 	}
+
 	if err := os.WriteFile(filepath.Join(copied, "lock"), lock, 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	two := startServer(t, nil, append(one.env, "CAIRN_STATE_DIR="+copied, "CAIRN_KEYS_FILE="+one.cfg.keysPath())...)
 	if two.operations.instance == one.operations.instance {
 		t.Error("two services have one id")
 	}
+
 	if a := c.finished(location); counts(a) != [6]int{10, 10, 0, 0, 0, 0} {
 		t.Errorf("%s", a.body)
 	}
+
 	close(proceed)
 	if a := c.analyze(dataset, nil); counts(a)[0] != 10 || len(c.files(dataset)) != 10 {
 		t.Errorf("the next: %s", a.body)
@@ -252,17 +272,22 @@ func TestBlindInstance(t *testing.T) {
 		if counts(a) != [6]int{40, 0, 0, 40, 0, 0} || len(warnings) != 1 || !strings.Contains(fmt.Sprint(warnings...), "leaves the work") {
 			t.Errorf("force %v: %s", force, a.body)
 		}
+
 		one.exec(`UPDATE analyses SET blind = '{}'`)
 	}
+
 	if err := os.Rename(dir, dir+".away"); err != nil {
 		t.Fatal(err)
 	}
+
 	if a := c.analyze(dataset, nil); a.text("failure_code") != failureUnavailable || len(c.files(dataset)) != 40 {
 		t.Errorf("nobody sees it: %s", a.body)
 	}
+
 	if err := os.Rename(dir+".away", dir); err != nil {
 		t.Fatal(err)
 	}
+
 	// The one that sees it dies, or stops: the other then says that it is not there.
 	two.exec(`UPDATE analyses SET blind = '{}'`)
 	one.stop()
@@ -283,6 +308,7 @@ func TestRefusedBatch(t *testing.T) {
 	if a := c.analyze(dataset, nil); a.text("failure_code") != failureInternal {
 		t.Errorf("%s", a.body)
 	}
+
 	if n := strings.Count(ts.log.String(), "count files"); n != maxFailures {
 		t.Errorf("%d attempts", n)
 	}
@@ -291,7 +317,8 @@ func TestRefusedBatch(t *testing.T) {
 // TestProgress: while it runs, an analysis says how far it is and, from the second on, of how much.
 func TestProgress(t *testing.T) {
 	t.Parallel()
-	reading, proceed := make(chan bool, 100), make(chan bool, 100)
+	reading := make(chan bool, 100)
+	proceed := make(chan bool, 100)
 	ts := startServer(t, func(o *options) {
 		o.batchSize = 1
 		o.beforeRead = func(string) {
@@ -299,6 +326,7 @@ func TestProgress(t *testing.T) {
 			<-proceed
 		}
 	})
+
 	c := ts.signIn("root", "all")
 	makeTiles(t, filepath.Join(ts.datasets, "tiles"), 1, 40)
 	dataset := c.addDataset("tiles")
@@ -312,18 +340,22 @@ func TestProgress(t *testing.T) {
 				encoded, _ := json.Marshal(p)
 				t.Errorf("%s", encoded)
 			}
+
 			return p["done"] == float64(done)
 		})
+
 		if done < 40 {
 			proceed <- true
 		}
 	}
+
 	close(proceed)
 	c.finished(location)
 	location = c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
 	if p := c.must(200, "GET", location, nil).json["progress"].(map[string]any); p["expected"] != 40.0 {
 		t.Errorf("the second: %v", p)
 	}
+
 	c.finished(location)
 }
 
@@ -338,6 +370,7 @@ func views(t *testing.T, one, two func(*options)) (first, second *testServer, c 
 			}
 		}
 	}
+
 	first = startServer(t, small(one))
 	second = startServer(t, small(two), append(first.env, "CAIRN_STATE_DIR="+t.TempDir(), "CAIRN_KEYS_FILE="+first.cfg.keysPath(),
 		"CAIRN_DATASETS_DIR="+t.TempDir())...)
@@ -354,6 +387,7 @@ func TestFirstAnalysisOfBlindInstance(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(two.datasets, "tiles"), 0o755); err != nil {
 		t.Fatal(err)
 	}
+
 	dataset := c.addDataset("tiles")
 	resume := one.ownsNothing()
 	location := c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
@@ -364,6 +398,7 @@ func TestFirstAnalysisOfBlindInstance(t *testing.T) {
 	if counts(a) != [6]int{200, 200, 0, 0, 0, 0} || len(warnings) != 1 || !strings.Contains(fmt.Sprint(warnings...), "leaves the work") {
 		t.Errorf("%s", a.body)
 	}
+
 	sameRows(t, c.files(dataset), dir)
 	// Where nobody sees a file the first time, there is none.
 	for _, ts := range []*testServer{one, two} {
@@ -371,6 +406,7 @@ func TestFirstAnalysisOfBlindInstance(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	if a := c.analyze(c.addDataset("empty"), nil); a.text("state") != stateSucceeded || counts(a) != [6]int{} {
 		t.Errorf("empty for both: %s", a.body)
 	}
@@ -392,16 +428,19 @@ func TestFilesOfAnotherView(t *testing.T) {
 					}
 				}
 			}, nil)
+
 			resume := two.ownsNothing()
 			makeTiles(t, filepath.Join(one.datasets, "tiles"), 10, 100)
 			if err := os.Mkdir(filepath.Join(two.datasets, "tiles"), 0o755); err != nil {
 				t.Fatal(err)
 			}
+
 			if stray {
 				if err := os.WriteFile(filepath.Join(two.datasets, "tiles/NOT-MOUNTED"), nil, 0o644); err != nil {
 					t.Fatal(err)
 				}
 			}
+
 			dataset := c.addDataset("tiles")
 			location := c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
 			waitFor(t, "rows", func() bool { return one.queryInt(`SELECT count(*) FROM elevation_dataset_file_meta`) > massRemoval })
@@ -418,6 +457,7 @@ func TestFilesOfAnotherView(t *testing.T) {
 				code = failureMassRemoval
 				before++
 			}
+
 			if a := c.finished(location); a.text("failure_code") != code || len(c.files(dataset)) != before {
 				t.Errorf("%d rows, %d before, %s", len(c.files(dataset)), before, a.body)
 			}
@@ -433,6 +473,7 @@ func (c client) analyzeBy(dataset string, owner *testServer, others ...*testServ
 	for _, other := range others {
 		resume = append(resume, other.ownsNothing())
 	}
+
 	location := c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
 	waitFor(c.t, "the owner's look", func() bool {
 		return owner.queryInt(`SELECT count(*) FROM analyses WHERE finished_at IS NULL AND missed_by = '{}'`) == 0
@@ -440,6 +481,7 @@ func (c client) analyzeBy(dataset string, owner *testServer, others ...*testServ
 	for _, f := range resume {
 		f()
 	}
+
 	return c.finished(location)
 }
 
@@ -451,23 +493,28 @@ func TestRowsOfAnotherView(t *testing.T) {
 	for _, ts := range []*testServer{one, two} {
 		makeTiles(t, filepath.Join(ts.datasets, "tiles"), 4, 50)
 	}
+
 	dataset := c.addDataset("tiles")
 	c.analyze(dataset, nil)
 	dir := filepath.Join(two.datasets, "tiles")
 	if err := os.RemoveAll(filepath.Join(dir, "d1")); err != nil {
 		t.Fatal(err)
 	}
+
 	if a := c.analyzeBy(dataset, one, two); a.text("state") != stateSucceeded || counts(a)[4] != 0 {
 		t.Errorf("the one that sees them: %s", a.body)
 	}
+
 	a := c.analyzeBy(dataset, two, one)
 	if a.text("failure_code") != failureViewsDiffer || !strings.Contains(a.text("failure"), "50 files") || len(c.files(dataset)) != 200 {
 		t.Errorf("the other: %d rows, %s", len(c.files(dataset)), a.body)
 	}
+
 	// Gone for both, they go.
 	if err := os.RemoveAll(filepath.Join(one.datasets, "tiles/d1")); err != nil {
 		t.Fatal(err)
 	}
+
 	if a := c.analyze(dataset, nil); counts(a)[0] != 150 || counts(a)[4] != 50 {
 		t.Errorf("gone for both: %s", a.body)
 	}
@@ -483,6 +530,7 @@ func TestRowsOfThirdView(t *testing.T) {
 	for _, ts := range []*testServer{one, two, three} {
 		makeTiles(t, filepath.Join(ts.datasets, "tiles"), 4, 50)
 	}
+
 	dataset := c.addDataset("tiles")
 	c.analyze(dataset, nil)
 	gone := func(ts *testServer) {
@@ -490,6 +538,7 @@ func TestRowsOfThirdView(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	gone(one)
 	gone(two)
 	for i, owner := range []*testServer{one, two} {
@@ -500,6 +549,7 @@ func TestRowsOfThirdView(t *testing.T) {
 			t.Errorf("%d rows, %s", len(c.files(dataset)), a.body)
 		}
 	}
+
 	gone(three)
 	if a := c.analyze(dataset, nil); counts(a)[0] != 150 || counts(a)[4] != 50 {
 		t.Errorf("gone for all: %s", a.body)
@@ -515,6 +565,7 @@ func TestThirdInstanceIsAsked(t *testing.T) {
 	for _, ts := range []*testServer{one, two, three} {
 		makeTiles(t, filepath.Join(ts.datasets, "tiles"), 2, 10)
 	}
+
 	dataset := c.addDataset("tiles")
 	c.analyze(dataset, nil)
 	for _, ts := range []*testServer{one, two} {
@@ -522,12 +573,14 @@ func TestThirdInstanceIsAsked(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	for _, gone := range []bool{false, true} {
 		if gone {
 			if err := os.RemoveAll(filepath.Join(three.datasets, "tiles/d1")); err != nil {
 				t.Fatal(err)
 			}
 		}
+
 		resume := three.ownsNothing()
 		location := c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
 		waitFor(t, "two of three to look", func() bool {
@@ -536,12 +589,16 @@ func TestThirdInstanceIsAsked(t *testing.T) {
 		if n := len(c.files(dataset)); n != 20 {
 			t.Errorf("%d rows before the third instance looked, want 20", n)
 		}
+
 		resume()
 		a := c.finished(location)
-		want, rows := failureViewsDiffer, 20
+		want := failureViewsDiffer
+		rows := 20
 		if gone {
-			want, rows = "", 10
+			want = ""
+			rows = 10
 		}
+
 		if a.text("failure_code") != want || len(c.files(dataset)) != rows {
 			t.Errorf("gone for the third %v: %d rows, want %d; %s", gone, len(c.files(dataset)), rows, a.body)
 		}
@@ -559,6 +616,7 @@ func TestFileBackBetweenLooks(t *testing.T) {
 			for _, ts := range []*testServer{one, two} {
 				makeTiles(t, filepath.Join(ts.datasets, "tiles"), 2, 10)
 			}
+
 			dataset := c.addDataset("tiles")
 			c.analyze(dataset, nil)
 			move := func(from, to string) {
@@ -570,6 +628,7 @@ func TestFileBackBetweenLooks(t *testing.T) {
 					}
 				}
 			}
+
 			move("t3.tif", "../../t3.tif")
 			resume := two.ownsNothing()
 			location := c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
@@ -582,6 +641,7 @@ func TestFileBackBetweenLooks(t *testing.T) {
 			} else {
 				one.exec(`UPDATE analyses SET missed_at = now() - interval '6 minutes'`)
 			}
+
 			a := c.finished(location)
 			if a.text("state") != stateSucceeded || counts(a)[4] != 0 || len(c.files(dataset)) != 20 {
 				t.Errorf("%d rows, want 20; %s", len(c.files(dataset)), a.body)
@@ -628,6 +688,7 @@ func TestVanishedFile(t *testing.T) {
 	if counts(a) != [6]int{4, 4, 0, 0, 0, 0} || !strings.Contains(fmt.Sprint(a.json["warnings"]), "d0/t3.tif") {
 		t.Errorf("%s", a.body)
 	}
+
 	sameRows(t, c.files(dataset), dir)
 }
 
@@ -645,6 +706,7 @@ func TestInstanceThatNeverLooks(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(dir, "d1")); err != nil {
 		t.Fatal(err)
 	}
+
 	location := c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
 	waitFor(t, "the analysis to be passed on", func() bool {
 		return one.queryInt(`SELECT count(*) FROM analyses WHERE missed_by <> '{}' AND owner IS NULL`) == 1
@@ -653,9 +715,11 @@ func TestInstanceThatNeverLooks(t *testing.T) {
 	if a := c.finished(location); counts(a) != [6]int{5, 0, 0, 5, 5, 0} {
 		t.Errorf("passed on: %s", a.body)
 	}
+
 	if err := os.Rename(dir, dir+".away"); err != nil {
 		t.Fatal(err)
 	}
+
 	location = c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
 	waitFor(t, "the analysis to be left to the other", func() bool {
 		return one.queryInt(`SELECT count(*) FROM analyses WHERE blind <> '{}' AND owner IS NULL AND finished_at IS NULL`) == 1
@@ -699,6 +763,7 @@ func TestLateClaim(t *testing.T) {
 	if _, err := standby.Exec(t.Context(), `SELECT pg_advisory_lock(1)`); err != nil {
 		t.Fatal(err)
 	}
+
 	analysis := c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
 	waitFor(t, "the claim to wait", func() bool {
 		return ts.queryInt(`
@@ -707,6 +772,7 @@ func TestLateClaim(t *testing.T) {
 			WHERE locktype = 'advisory' AND NOT granted AND objid = 1
 				AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`) > 0
 	})
+
 	claims := func() int { return ts.queryInt(`SELECT last_value FROM claims`) }
 	before := claims()
 	network.cut() // so that no request to cancel the claim arrives
@@ -717,6 +783,7 @@ func TestLateClaim(t *testing.T) {
 	if _, err := standby.Exec(t.Context(), `SELECT pg_advisory_unlock(1)`); err != nil {
 		t.Fatal(err)
 	}
+
 	if a := c.finished(analysis); a.text("state") != stateSucceeded || counts(a) != [6]int{3, 3, 0, 0, 0, 0} {
 		t.Errorf("%s", a.body)
 	}
@@ -744,8 +811,10 @@ func TestLeaseAfterKeyChange(t *testing.T) {
 		if err := ts.operations.reloadKeys(t.Context()); err != nil {
 			t.Fatal(err)
 		}
+
 		return former, ts.keys.Load().keys[0].fingerprint
 	}
+
 	first, _ := promote()
 	waitFor(t, "the first key's lease to end", func() bool {
 		return ts.queryInt(`SELECT count(*) FROM instances WHERE signer = $1 AND live_until < now()`, first) == 1
@@ -753,12 +822,15 @@ func TestLeaseAfterKeyChange(t *testing.T) {
 	if n := ts.queryInt(`SELECT count(*) FROM (`+deadInstances+`) dead`, ts.operations.instance); n != 0 {
 		t.Error("the instance counts as dead")
 	}
+
 	for range 8 { // each makes the idle worker look for work
 		ts.analyzer.queued <- struct{}{}
 	}
+
 	if n := ts.queryInt(`SELECT sum(deaths) FROM analyses`); n != 0 || reads.Load() != 1 {
 		t.Errorf("%d deaths, %d reads", n, reads.Load())
 	}
+
 	close(proceed)
 	if a := c.finished(location); counts(a) != [6]int{1, 1, 0, 0, 0, 0} {
 		t.Errorf("%s", a.body)
@@ -775,9 +847,11 @@ func TestLeaseAfterKeyChange(t *testing.T) {
 		WHERE a.id = $1 AND a.signer = $2 AND b.signer = $3`, id, second, third); n != 1 {
 		t.Error("the stop counts as a use of the former key")
 	}
+
 	if n := ts.queryInt(`SELECT count(*) FROM instances WHERE live_until > now() AND id = $1`, id); n != 0 {
 		t.Errorf("%d leases of the stopped instance", n)
 	}
+
 	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'audit.keys_changed'`); n != 2 {
 		t.Errorf("%d key changes in the audit log", n)
 	}

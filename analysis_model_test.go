@@ -93,6 +93,7 @@ func (m *folderModel) content(kind string) []byte {
 		m.seen[string(content)] = modelRow{status: fileStatusNoGeoref}
 		return content
 	}
+
 	m.seen[kind] = modelRow{status: fileStatusUnsupported}
 	return []byte(kind)
 }
@@ -108,6 +109,7 @@ func (m *folderModel) rewrite(path, kind string, keep bool) {
 	if err != nil || !info.Mode().IsRegular() {
 		return
 	}
+
 	m.write(path, kind)
 	if keep {
 		m.must(os.Chtimes(path, info.ModTime(), info.ModTime()))
@@ -274,9 +276,12 @@ func (m *folderModel) look() map[string]modelRow {
 			case err != nil || !strings.HasPrefix(real+"/", m.dir+"/"):
 				row.status = fileStatusUnreadable
 			case target.Mode().IsRegular():
-				info, row.size, row.modified = target, target.Size(), target.ModTime()
+				info = target
+				row.size = target.Size()
+				row.modified = target.ModTime()
 			}
 		}
+
 		if info.Mode().IsRegular() {
 			content, err := os.ReadFile(path)
 			m.must(err)
@@ -284,21 +289,27 @@ func (m *folderModel) look() map[string]modelRow {
 			if !ok {
 				m.t.Fatalf("%s: unknown content %.40q", path, content)
 			}
-			row.status, row.place = known.status, known.place
+
+			row.status = known.status
+			row.place = known.place
 			stem := strings.TrimSuffix(path, filepath.Ext(path))
 			world, err := os.ReadFile(stem + ".tfw")
 			switch {
 			case filepath.Ext(path) == ".tfw":
-				row.status, row.place = fileStatusUnsupported, [2]float64{}
+				row.status = fileStatusUnsupported
+				row.place = [2]float64{}
 				if _, err := os.Stat(stem + ".tif"); err == nil {
 					row.status = fileStatusSidecar
 				}
 			case known.status == fileStatusNoGeoref && err == nil:
-				row.status, row.place = fileStatusNoBBox, m.seen[string(world)].place
+				row.status = fileStatusNoBBox
+				row.place = m.seen[string(world)].place
 			}
 		}
+
 		rows[strings.TrimPrefix(path, m.dir+"/")] = row
 	}
+
 	return rows
 }
 
@@ -312,14 +323,17 @@ func (m *folderModel) emptied(path string) string {
 		if err != nil {
 			continue
 		}
+
 		if !info.IsDir() {
 			return ""
 		}
+
 		entries, err := os.ReadDir(full)
 		m.must(err)
 		if real, err := filepath.EvalSymlinks(full); len(entries) > 0 || err != nil || real != full {
 			return ""
 		}
+
 		return path
 	}
 }
@@ -341,11 +355,14 @@ func (m *folderModel) expect(force bool) modelOutcome {
 			o.added++
 		}
 	}
-	dirs, gone := map[string]bool{}, map[string]modelRow{}
+
+	dirs := map[string]bool{}
+	gone := map[string]modelRow{}
 	for path, row := range m.rows {
 		if _, there := o.rows[path]; there {
 			continue
 		}
+
 		if dir := m.emptied(path); dir != "" && !force {
 			dirs[dir] = true
 			o.rows[path] = row
@@ -353,8 +370,11 @@ func (m *folderModel) expect(force bool) modelOutcome {
 			gone[path] = row
 		}
 	}
-	o.emptiedDirs, o.removed = len(dirs), len(gone)
-	known, goneKnown := 0, 0
+
+	o.emptiedDirs = len(dirs)
+	o.removed = len(gone)
+	known := 0
+	goneKnown := 0
 	for path := range m.rows {
 		if m.known[path] {
 			known++
@@ -363,10 +383,13 @@ func (m *folderModel) expect(force bool) modelOutcome {
 			}
 		}
 	}
+
 	if !force && goneKnown > massRemoval && 2*goneKnown > known {
-		o.fails, o.removed = true, 0
+		o.fails = true
+		o.removed = 0
 		maps.Copy(o.rows, gone)
 	}
+
 	return o
 }
 
@@ -378,11 +401,13 @@ func (m *folderModel) compare(round int, got map[string]ElevationDatasetFileMeta
 		if row.Transform != nil {
 			place = [2]float64{row.Transform[2], row.Transform[5]}
 		}
+
 		w, ok := want[path]
 		if !ok || row.Status != w.status || row.SizeBytes != w.size || !row.ModifiedAt.Equal(w.modified) || place != w.place {
 			m.t.Errorf("round %d: %s: stored %s, %d bytes, %v at %v, want (%v) %+v", round, path, row.Status, row.SizeBytes, row.ModifiedAt, place, ok, w)
 		}
 	}
+
 	for path := range want {
 		if _, ok := got[path]; !ok {
 			m.t.Errorf("round %d: %s has no row", round, path)
@@ -398,7 +423,13 @@ func TestFolderModel(t *testing.T) {
 	c := ts.signIn("root", "all")
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
-	m := &folderModel{t: t, r: rand.New(rand.NewPCG(seed, 0)), dir: filepath.Join(ts.datasets, "tiles"), away: t.TempDir(), seen: map[string]modelRow{}}
+	m := &folderModel{
+		t:    t,
+		r:    rand.New(rand.NewPCG(seed, 0)),
+		dir:  filepath.Join(ts.datasets, "tiles"),
+		away: t.TempDir(),
+		seen: map[string]modelRow{},
+	}
 	m.must(os.Mkdir(m.dir, 0o755))
 	dataset := c.addDataset("tiles")
 	ts.stop()
@@ -407,18 +438,23 @@ func TestFolderModel(t *testing.T) {
 	c.url = p.url
 	changes := m.changes()
 	names := slices.Sorted(maps.Keys(changes))
-	failures, kills, forced, kept := 0, 0, 0, 0
+	failures := 0
+	kills := 0
+	forced := 0
+	kept := 0
 	for round := range soakOr(200, 12) {
 		var done []string
 		for len(m.list(false, "")) < 250 {
 			done = append(done, "create many rasters")
 			changes["create many rasters"]()
 		}
+
 		for range 1 + m.r.IntN(12) {
 			name := names[m.r.IntN(len(names))]
 			done = append(done, name)
 			changes[name]()
 		}
+
 		m.write(filepath.Join(m.dir, "keep.txt"), "text") // the folder is never empty
 		force := m.r.IntN(6) == 0
 		want := m.expect(force)
@@ -429,11 +465,13 @@ func TestFolderModel(t *testing.T) {
 				a := c.must(200, "GET", location, nil)
 				return a.json["finished_at"] != nil || a.json["progress"].(map[string]any)["done"].(float64) >= threshold
 			})
+
 			p.kill()
 			p = startProcess(t, env)
 			c.url = p.url
 			kills++
 		}
+
 		a := c.finished(location)
 		n := counts(a)
 		code := ""
@@ -441,10 +479,12 @@ func TestFolderModel(t *testing.T) {
 			code = failureMassRemoval
 			failures++
 		}
+
 		if a.text("failure_code") != code || n[0] != want.total || n[1] != want.added || n[1]+n[2]+n[3] != want.total || n[4] != want.removed ||
 			len(a.json["warnings"].([]any)) != want.emptiedDirs {
 			t.Errorf("round %d: want %+v, %s", round, [...]any{want.total, want.added, want.removed, want.emptiedDirs, want.fails}, a.body)
 		}
+
 		rows := c.files(dataset)
 		m.compare(round, rows, want.rows)
 		if len(want.rows) == want.total {
@@ -452,12 +492,15 @@ func TestFolderModel(t *testing.T) {
 		} else {
 			kept++
 		}
+
 		if force {
 			forced++
 		}
+
 		if t.Failed() {
 			t.Fatalf("round %d after %q", round, done)
 		}
+
 		m.rows = want.rows
 		if !want.fails {
 			m.known = map[string]bool{}
@@ -466,5 +509,6 @@ func TestFolderModel(t *testing.T) {
 			}
 		}
 	}
+
 	t.Logf("%d kinds of changes, %d kills, %d forced, %d failed as mass removal, %d kept rows; %d files at the end", len(names), kills, forced, failures, kept, len(m.rows))
 }

@@ -22,7 +22,8 @@ func (c client) removedIn(a answer, dataset string) int {
 // It stores batchSize files at a time.
 func startTiles(t *testing.T, batchSize, dirs, n int) (ts *testServer, c client, dir, dataset string) {
 	ts = startServer(t, func(o *options) { o.batchSize = batchSize })
-	c, dir = ts.signIn("root", "all"), filepath.Join(ts.datasets, "tiles")
+	c = ts.signIn("root", "all")
+	dir = filepath.Join(ts.datasets, "tiles")
 	makeTiles(t, dir, dirs, n)
 	return ts, c, dir, c.addDataset("tiles")
 }
@@ -39,11 +40,13 @@ func TestMassRemoval(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	// The share is not mounted, and a file lies in its mount point.
 	move(dir, dir+".away")
 	if err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(dir, "NOT-MOUNTED"), nil, 0o644)); err != nil {
 		t.Fatal(err)
 	}
+
 	for range 2 {
 		a := c.analyze(dataset, nil)
 		if a.text("state") != stateFailed || a.text("failure_code") != "mass_removal" || !strings.Contains(a.text("failure"), "240 of 24") {
@@ -53,49 +56,60 @@ func TestMassRemoval(t *testing.T) {
 			t.Errorf("not mounted: %d rows, %s", len(c.files(dataset)), a.body)
 		}
 	}
+
 	report := c.must(200, "GET", dataset+"/report", nil)
 	if first := report.json["findings"].([]any)[0].(map[string]any); first["code"] != "not_found" || first["total"] != 240.0 || first["new"] != 0.0 {
 		t.Errorf("not mounted: %s", report.body)
 	}
+
 	if n := ts.queryInt(`SELECT count(*) FROM analysis_candidates`); n != 0 {
 		t.Errorf("%d candidates are left", n)
 	}
+
 	move(dir, dir+".stray")
 	move(dir+".away", dir)
 	if a := c.analyze(dataset, nil); counts(a) != [6]int{240, 0, 0, 240, 1, 0} {
 		t.Errorf("mounted: %s", a.body)
 	}
+
 	// One more than half, then half.
 	move(filepath.Join(dir, "d1"), dir+".d1")
 	extra := func(n int) string { return filepath.Join(dir, fmt.Sprintf("d0/t%d.tif", n)) }
 	for n := range 41 {
 		move(extra(n), fmt.Sprintf("%s.d1/extra%d", dir, n))
 	}
+
 	if a := c.analyze(dataset, nil); a.text("failure_code") != "mass_removal" || len(c.files(dataset)) != 240 {
 		t.Errorf("121 of 240: %d rows, %s", len(c.files(dataset)), a.body)
 	}
+
 	move(dir+".d1/extra0", extra(0))
 	if a := c.analyze(dataset, nil); counts(a) != [6]int{120, 0, 0, 120, 120, 0} || c.removedIn(a, dataset) != 120 {
 		t.Errorf("120 of 240: %s", a.body)
 	}
+
 	sameRows(t, c.files(dataset), dir)
 	// A hundred of 120 may go, 110 of 120 only with force.
 	move(filepath.Join(dir, "d2"), dir+".d2")
 	for n := 60; n < 80; n++ {
 		move(extra(n), fmt.Sprintf("%s.d2/extra%d", dir, n))
 	}
+
 	if a := c.analyze(dataset, nil); counts(a) != [6]int{20, 0, 0, 20, 100, 0} {
 		t.Errorf("100 of 120: %s", a.body)
 	}
+
 	move(dir+".d1", filepath.Join(dir, "d1"))
 	c.analyze(dataset, nil)
 	move(filepath.Join(dir, "d1"), dir+".d1")
 	if a := c.analyze(dataset, nil); a.text("failure_code") != "mass_removal" {
 		t.Errorf("120 of 140: %s", a.body)
 	}
+
 	if a := c.analyze(dataset, map[string]bool{"force": true}); counts(a) != [6]int{20, 0, 0, 20, 120, 0} {
 		t.Errorf("forced: %s", a.body)
 	}
+
 	sameRows(t, c.files(dataset), dir)
 }
 
@@ -110,14 +124,17 @@ func TestUnlistedIsNotMissing(t *testing.T) {
 		os.Rename(filepath.Join(dir, "d1"), filepath.Join(dir, deep, "d1")), os.Remove(filepath.Join(dir, "d0", "t7.tif"))); err != nil {
 		t.Fatal(err)
 	}
+
 	ts.exec(`UPDATE elevation_dataset_file_meta SET path = $1 || path WHERE path LIKE 'd1/%'`, deep)
 	a := c.analyze(dataset, nil)
 	if counts(a) != [6]int{119, 0, 0, 119, 1, 0} || len(c.files(dataset)) != 239 {
 		t.Errorf("%d rows, %s", len(c.files(dataset)), a.body)
 	}
+
 	if warnings := fmt.Sprint(a.json["warnings"]); !strings.Contains(warnings, "directories deep") {
 		t.Errorf("warnings: %s", warnings)
 	}
+
 	if items := c.must(200, "GET", dataset+"/findings/not_examined", nil).items(); len(items) != 1 ||
 		!strings.HasPrefix(items[0]["path"].(string), "d/d/") || !strings.Contains(items[0]["detail"].(string), "directories deep") {
 		t.Errorf("findings: %v", items)
@@ -141,32 +158,40 @@ func TestEmptiedDirectory(t *testing.T) {
 		os.RemoveAll(filepath.Join(dir, "d1"))); err != nil {
 		t.Fatal(err)
 	}
+
 	a := c.analyze(dataset, nil)
 	warnings := fmt.Sprint(a.json["warnings"])
 	if counts(a) != [6]int{200, 0, 0, 200, 200, 0} || len(a.json["warnings"].([]any)) != 1 || !strings.Contains(warnings, `mount\\ed/: this directory is empty`) {
 		t.Errorf("%s", a.body)
 	}
+
 	if n := len(c.files(dataset)); n != 2200 {
 		t.Errorf("%d rows", n)
 	}
+
 	if err := errors.Join(os.Remove(mount), os.Rename(dir+".away", mount)); err != nil {
 		t.Fatal(err)
 	}
+
 	if a := c.analyze(dataset, nil); counts(a) != [6]int{2200, 0, 0, 2200, 0, 0} || len(a.json["warnings"].([]any)) != 0 {
 		t.Errorf("mounted: %s", a.body)
 	}
+
 	sameRows(t, c.files(dataset), dir)
 	for _, sub := range []string{"d0", "d1"} { // the directories stay
 		if err := errors.Join(os.RemoveAll(filepath.Join(mount, sub)), os.Mkdir(filepath.Join(mount, sub), 0o755)); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	if a := c.analyze(dataset, nil); counts(a) != [6]int{200, 0, 0, 200, 0, 0} || len(a.json["warnings"].([]any)) != 2 {
 		t.Errorf("two emptied: %s", a.body)
 	}
+
 	if a := c.analyze(dataset, map[string]bool{"force": true}); counts(a) != [6]int{200, 0, 0, 200, 2000, 0} || len(a.json["warnings"].([]any)) != 0 {
 		t.Errorf("forced: %s", a.body)
 	}
+
 	sameRows(t, c.files(dataset), dir)
 }
 
@@ -185,6 +210,7 @@ func TestGoneAndVanished(t *testing.T) {
 			}
 		}
 	})
+
 	c := ts.signIn("root", "all")
 	dir := filepath.Join(ts.datasets, "tiles")
 	makeTiles(t, dir, 1, 9)
@@ -196,10 +222,12 @@ func TestGoneAndVanished(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	if err := errors.Join(os.Remove(in("t1.tif")), os.Remove(in("t5.tif")), os.Remove(in("t8.tif")),
 		os.WriteFile(in("t3.tif"), geographicTIFF(33, 33), 0o644)); err != nil {
 		t.Fatal(err)
 	}
+
 	vanishing.Store(new(in("*[w2]*[1a].tif"))) // new1.tif and t2a.tif
 	location := c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
 	a := c.finished(location)
@@ -207,9 +235,11 @@ func TestGoneAndVanished(t *testing.T) {
 	if got := c.changes(location, ""); counts(a) != [6]int{7, 1, 1, 5, 3, 0} || !slices.Equal(got, want) {
 		t.Errorf("%q, %s", got, a.body)
 	}
+
 	if warnings := fmt.Sprint(a.json["warnings"]); !strings.Contains(warnings, "new1.tif") || !strings.Contains(warnings, "(2 files in all)") {
 		t.Errorf("not warned of both: %s", warnings)
 	}
+
 	sameRows(t, c.files(dataset), dir)
 }
 
@@ -223,6 +253,7 @@ func TestDeathsAfterTheMerge(t *testing.T) {
 		if _, err := ts.analyzer.work(t.Context(), false); err != nil {
 			t.Error(err)
 		}
+
 		if a := c.must(200, "GET", location, nil); a.text("failure_code") != failureInternal {
 			t.Errorf("%s: %s", step, a.body)
 		}
@@ -239,6 +270,7 @@ func TestOwnerDiesLater(t *testing.T) {
 		if err := os.RemoveAll(filepath.Join(dir, "d1")); err != nil {
 			t.Fatal(err)
 		}
+
 		// As if the owner had died, and the file d1/t1.tif had been added in this analysis.
 		ts.exec(`INSERT INTO analyses (dataset_id, force, requested_by, state, started_at, step, total, owner, owner_token)
 			VALUES (1, false, 'root', 'reading', now(), $1, 5, 'dead', gen_random_uuid())`, step)
@@ -251,6 +283,7 @@ func TestOwnerDiesLater(t *testing.T) {
 		if counts(a) != [6]int{5, 0, 0, 5, 4, 0} || len(c.files(dataset)) != 5 {
 			t.Errorf("%s: %s", step, a.body)
 		}
+
 		if got := c.changes(dataset+"/analyses/2", ""); len(got) != 4 || got[1] != "removed d1/t2.tif" {
 			t.Errorf("%s: %q", step, got)
 		}
@@ -284,12 +317,14 @@ func TestKnownIsWhatTheLastCompleteAnalysisKnew(t *testing.T) {
 	if err := os.Rename(filepath.Join(dir, "d0"), filepath.Join(dir, "moved")); err != nil {
 		t.Fatal(err)
 	}
+
 	for night := range 3 {
 		a := c.analyze(dataset, nil)
 		if a.text("failure_code") != failureMassRemoval || !strings.Contains(a.text("failure"), "240 of 240") || len(c.files(dataset)) != 480 {
 			t.Errorf("night %d: %s", night, a.body)
 		}
 	}
+
 	if a := c.analyze(dataset, map[string]bool{"force": true}); counts(a) != [6]int{240, 0, 0, 240, 240, 0} {
 		t.Errorf("forced: %s", a.body)
 	}
@@ -307,6 +342,7 @@ func TestDeadlyFile(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(ts.datasets, "stays.txt"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
+
 	for name, stays := range map[string]bool{"stays.txt": true, "gone.txt": false} {
 		b := batch{files: []batchFile{{entry: entry{Path: name}}}, isDeadly: true}
 		if err := ts.analyzer.readFiles(t.Context(), task{Path: ts.datasets}, b); err != nil {
@@ -316,6 +352,7 @@ func TestDeadlyFile(t *testing.T) {
 			t.Errorf("%s: %+v", name, row)
 		}
 	}
+
 	if reads.Load() != 0 {
 		t.Errorf("%d reads, want none", reads.Load())
 	}
@@ -337,6 +374,7 @@ func TestMendedPoison(t *testing.T) {
 					}
 				}
 			})
+
 			c := ts.signIn("root", "all")
 			dir := filepath.Join(ts.datasets, "tiles")
 			makeTiles(t, dir, 1, 3)
@@ -357,12 +395,14 @@ func TestMendedPoison(t *testing.T) {
 				<-ended
 				ts.exec(`UPDATE analyses SET deaths = deaths + 1`)
 			}
+
 			close(dying)
 
 			poison := filepath.Join(dir, "d0/t0.tif")
 			if err := os.Remove(poison); err != nil {
 				t.Fatal(err)
 			}
+
 			want := 2
 			if name == "mended" {
 				want = 3
@@ -370,9 +410,11 @@ func TestMendedPoison(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+
 			if _, err := ts.analyzer.work(t.Context(), false); err != nil {
 				t.Error(err)
 			}
+
 			if a := c.finished(location); counts(a) != [6]int{want, want, 0, 0, 0, 0} {
 				t.Errorf("want %d files, none corrupt: %s", want, a.body)
 			}
@@ -384,7 +426,8 @@ func TestMendedPoison(t *testing.T) {
 // against the file.
 func TestStopIsNoDeath(t *testing.T) {
 	t.Parallel()
-	reading, proceed := make(chan bool), make(chan bool)
+	reading := make(chan bool)
+	proceed := make(chan bool)
 	ts := startServer(t, func(o *options) {
 		o.workers = 0
 		o.beforeRead = func(string) { reading <- true; <-proceed }
@@ -403,6 +446,7 @@ func TestStopIsNoDeath(t *testing.T) {
 	if n := ts.queryInt(`SELECT count(*) FROM analyses WHERE suspect LIKE '%t0.tif'`); n != 1 {
 		t.Errorf("%d suspects while a file is read alone, want 1", n)
 	}
+
 	stop()
 	<-stopped
 	close(proceed)

@@ -34,19 +34,23 @@ func (c client) files(dataset string) map[string]ElevationDatasetFileMeta {
 			Items      []ElevationDatasetFileMeta `json:"items"`
 			NextCursor *string                    `json:"next_cursor"`
 		}
+
 		a := c.must(200, "GET", dataset+"/files?limit=500"+cursor, nil)
 		if err := json.Unmarshal(a.body, &page); err != nil {
 			c.t.Fatal(err)
 		}
+
 		for _, m := range page.Items {
 			if _, twice := rows[m.Path]; twice {
 				c.t.Errorf("%s is there twice", m.Path)
 			}
 			rows[m.Path] = m
 		}
+
 		if page.NextCursor == nil {
 			return rows
 		}
+
 		cursor = "&cursor=" + *page.NextCursor
 	}
 }
@@ -59,18 +63,23 @@ func sameRows(t *testing.T, got map[string]ElevationDatasetFileMeta, dir string)
 	if err := run(context.Background(), []string{"bbox", "--root", dir, dir}, nil, nil, &out, &errs); err != nil {
 		t.Fatalf("%v %s", err, errs.String())
 	}
+
 	want := rowsByPath(t, out.Bytes())
 	if g, w := slices.Sorted(maps.Keys(got)), slices.Sorted(maps.Keys(want)); !slices.Equal(g, w) {
 		t.Errorf("%d paths, the command prints %d", len(g), len(w))
 	}
+
 	for path, m := range got {
 		w := want[path]
-		m.ID, m.AnalyzedAt, w.AnalyzedAt = 0, time.Time{}, time.Time{}
+		m.ID = 0
+		m.AnalyzedAt = time.Time{}
+		w.AnalyzedAt = time.Time{}
 		w.withdrawPlace() // the command shows where a damaged raster would lie; an analysis does not store it
 		g, err := json.Marshal(m)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		if p, err := json.Marshal(w); err != nil || !bytes.Equal(g, p) {
 			t.Errorf("stored  %s\nprinted %s", g, p)
 		}
@@ -87,6 +96,7 @@ func TestAnalysis(t *testing.T) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
+
 	want := oddFiles(t, dir)
 	dataset := c.addDataset("odd")
 	a := c.analyze(dataset, nil)
@@ -96,20 +106,24 @@ func TestAnalysis(t *testing.T) {
 			failed++
 		}
 	}
+
 	n := len(want)
 	if counts(a) != [6]int{n, n, 0, 0, 0, failed} || a.text("state") != "succeeded" {
 		t.Errorf("first: %s", a.body)
 	}
+
 	rows := c.files(dataset)
 	sameRows(t, rows, dir)
 	one := c.must(200, "GET", fmt.Sprintf("%s/files/%d", dataset, rows["good.tif"].ID), nil)
 	if box, err := json.Marshal(one.json["bbox"]); err != nil || string(box) != "[10,49.25,11,50]" {
 		t.Errorf("bbox %s, %v", box, err)
 	}
+
 	details := c.must(200, "GET", dataset, nil)
 	if box, err := json.Marshal(details.json["bbox"]); err != nil || string(box) != "[10,49.25,11,50]" || details.json["files"].(map[string]any)["total"] != float64(n) {
 		t.Errorf("details: %s", details.body)
 	}
+
 	if items := c.must(200, "GET", dataset+"/files?status=corrupt", nil).items(); len(items) != 1 {
 		t.Errorf("%d corrupt", len(items))
 	}
@@ -117,6 +131,7 @@ func TestAnalysis(t *testing.T) {
 	if a := c.analyze(dataset, nil); counts(a) != [6]int{n, 0, 0, n, 0, failed} {
 		t.Errorf("unchanged: %s", a.body)
 	}
+
 	err := errors.Join(
 		os.WriteFile(filepath.Join(dir, "added.tif"), sampleTIFF(), 0o644),
 		os.WriteFile(filepath.Join(dir, "text.txt"), []byte("another text\n"), 0o644),
@@ -126,10 +141,12 @@ func TestAnalysis(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	// piped.tif is a dangling link now.
 	if a := c.analyze(dataset, nil); counts(a) != [6]int{n - 1, 1, 2, n - 4, 2, failed + 1} {
 		t.Errorf("changed: %s", a.body)
 	}
+
 	sameRows(t, c.files(dataset), dir)
 	if id := c.files(dataset)["good.tif"].ID; id != rows["good.tif"].ID {
 		t.Error("the id of an unchanged file changed")
@@ -156,9 +173,11 @@ func TestDatasets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	create := func(name, path string) answer {
 		return c.do("POST", "/api/v1/datasets", map[string]string{"name": name, "path": path})
 	}
+
 	for _, test := range []struct {
 		path   string
 		status int
@@ -184,32 +203,39 @@ func TestDatasets(t *testing.T) {
 		if a.status != test.status || len(fields) != 1 || fields[0].(map[string]any)["field"] != "path" || fields[0].(map[string]any)["code"] != test.code {
 			t.Errorf("%q: %d %s", test.path, a.status, a.body)
 		}
+
 		if strings.Contains(string(a.body), "does not answer") {
 			t.Errorf("%q: opening it hangs", test.path)
 		}
 	}
+
 	a := create("first", "a/./b/")
 	location := a.header.Get("Location")
 	if a.status != 201 || a.text("path") != "a/b" {
 		t.Fatalf("%s", a.body)
 	}
+
 	c.refused(409, "path_taken", "POST", "/api/v1/datasets", map[string]string{"name": "again", "path": filepath.Join(ts.datasets, "a/b")})
 	c.refused(409, "name_taken", "POST", "/api/v1/datasets", map[string]string{"name": "first", "path": "a"})
 	if a := create("second root", filepath.Join(second, "c")); a.status != 201 || a.text("path") != filepath.Join(second, "c") {
 		t.Errorf("%s", a.body)
 	}
+
 	if a := create("whole root", "."); a.status != 201 {
 		t.Errorf("%s", a.body)
 	}
+
 	if items := c.must(200, "GET", "/api/v1/datasets?name=first", nil).items(); len(items) != 1 {
 		t.Errorf("%d named first", len(items))
 	}
+
 	c.refused(409, "name_taken", "PATCH", location, map[string]string{"name": "whole root"})
 	c.refused(422, "invalid", "PATCH", location, map[string]string{"name": " "})
 	c.refused(400, "unknown_field", "PATCH", location, map[string]string{"path": "a"})
 	if a := c.must(200, "PATCH", location, map[string]string{"description": "Alps"}); a.text("name") != "first" || a.text("description") != "Alps" {
 		t.Errorf("%s", a.body)
 	}
+
 	c.analyze(location, nil)
 	c.must(204, "DELETE", location, nil)
 	c.refused(404, "not_found", "GET", location, nil)
@@ -229,6 +255,7 @@ func TestRootsHoldNoSecrets(t *testing.T) {
 	if err := errors.Join(os.Mkdir(filepath.Join(dir, "state"), 0o700), os.Symlink(dir, filepath.Join(dir, "link"))); err != nil {
 		t.Fatal(err)
 	}
+
 	for _, env := range [][]string{
 		{"CAIRN_STATE_DIR=" + dir + "/state", "CAIRN_DATASETS_DIR=" + dir},
 		{"CAIRN_STATE_DIR=" + dir + "/state", "CAIRN_DATASETS_DIR=" + dir + "/link"},
@@ -255,12 +282,14 @@ func TestUnavailableDataset(t *testing.T) {
 		if err := os.MkdirAll(filepath.Join(dir, "sub"), 0o755); err != nil {
 			t.Fatal(err)
 		}
+
 		for _, name := range []string{"a.tif", "b.tif", "sub/c.tif"} {
 			if err := os.WriteFile(filepath.Join(dir, name), sampleTIFF(), 0o644); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
+
 	make3()
 	dataset := c.addDataset("tiles")
 	c.analyze(dataset, nil)
@@ -271,26 +300,32 @@ func TestUnavailableDataset(t *testing.T) {
 			t.Errorf("%s: %d rows left, %s", what, len(c.files(dataset)), a.body)
 		}
 	}
+
 	if err := os.Rename(dir, dir+".away"); err != nil {
 		t.Fatal(err)
 	}
+
 	unavailable("missing")
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
+
 	unavailable("empty")
 	if err := os.MkdirAll(filepath.Join(dir, "sub/sub"), 0o755); err != nil {
 		t.Fatal(err)
 	}
+
 	unavailable("only empty directories")
 	if a := c.analyze(dataset, map[string]bool{"force": true}); a.text("state") != "succeeded" || counts(a) != [6]int{0, 0, 0, 0, 3, 0} {
 		t.Errorf("empty, with force: %s", a.body)
 	}
+
 	make3()
 	c.analyze(dataset, nil)
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
+
 	if a := c.analyze(dataset, map[string]bool{"force": true}); a.text("state") != "succeeded" || counts(a) != [6]int{0, 0, 0, 0, 3, 0} {
 		t.Errorf("missing, with force: %s", a.body)
 	}
@@ -313,6 +348,7 @@ func TestEmptiedWhileAnalysed(t *testing.T) {
 					if !armed.Load() {
 						return
 					}
+
 					once.Do(func() {
 						waitFor(t, "all readers to have a batch", func() bool { return len(ts.analyzer.reading.total) == ts.analyzer.readers })
 						switch how {
@@ -327,6 +363,7 @@ func TestEmptiedWhileAnalysed(t *testing.T) {
 					})
 				}
 			})
+
 			c := ts.signIn("root", "all")
 			dir = filepath.Join(ts.datasets, "tiles")
 			makeTiles(t, dir, 10, 10)
@@ -338,6 +375,7 @@ func TestEmptiedWhileAnalysed(t *testing.T) {
 			if how != "part" && (a.text("state") != "failed" || a.text("failure_code") != "dataset_unavailable") {
 				t.Errorf("%s", a.body)
 			}
+
 			if how != "part" {
 				if n := len(c.files(dataset)); n != 100 {
 					t.Errorf("%d rows left of 100", n)
@@ -357,6 +395,7 @@ func makeTiles(t *testing.T, dir string, dirs, files int) {
 		if err := os.MkdirAll(sub, 0o755); err != nil {
 			t.Fatal(err)
 		}
+
 		for f := range files {
 			content := geographicTIFF(float64(d%180), float64(f%80))
 			if err := os.WriteFile(filepath.Join(sub, fmt.Sprintf("t%d.tif", f)), content, 0o644); err != nil {
@@ -380,6 +419,7 @@ func TestUnreadableDirectory(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(dir, "d1")); err != nil {
 		t.Fatal(err)
 	}
+
 	deep := strings.Repeat("d/", maxDepth+1)
 	makeTiles(t, filepath.Join(dir, deep), 2, 2)
 	ts.exec(`UPDATE elevation_dataset_file_meta SET path = $1 || path WHERE path LIKE 'd1/%'`, deep)
@@ -402,10 +442,12 @@ func TestStreamedOptions(t *testing.T) {
 		if err != nil || a.status != status || status == 202 && a.json["force"] != true {
 			t.Errorf("%q: %d %s %v", kind, a.status, a.body, err)
 		}
+
 		if path := a.header.Get("Location"); path != "" {
 			c.must(204, "DELETE", path, nil)
 		}
 	}
+
 	if a, err := c.send("POST", analyses, io.MultiReader(), "Content-Type: "); err != nil || a.status != 202 {
 		t.Errorf("a stream without a byte: %d %s %v", a.status, a.body, err)
 	}
@@ -415,7 +457,8 @@ func TestStreamedOptions(t *testing.T) {
 // while a read hangs.
 func TestAnalysisConflictAndCancel(t *testing.T) {
 	t.Parallel()
-	reading, proceed := make(chan bool, 1), make(chan bool)
+	reading := make(chan bool, 1)
+	proceed := make(chan bool)
 	ts := startServer(t, func(o *options) {
 		o.beforeRead = func(string) {
 			select {
@@ -425,6 +468,7 @@ func TestAnalysisConflictAndCancel(t *testing.T) {
 			<-proceed
 		}
 	})
+
 	c := ts.signIn("root", "all")
 	makeTiles(t, filepath.Join(ts.datasets, "tiles"), 1, 3)
 	dataset := c.addDataset("tiles")
@@ -433,6 +477,7 @@ func TestAnalysisConflictAndCancel(t *testing.T) {
 	if a := c.refused(409, "analysis_running", "POST", dataset+"/analyses", nil); a.header.Get("Location") != location {
 		t.Errorf("Location %q, want %q", a.header.Get("Location"), location)
 	}
+
 	c.must(204, "DELETE", location, nil)
 	c.must(204, "DELETE", location, nil)
 	waitFor(t, "the read to be abandoned", func() bool { return ts.analyzer.hung.Load() == 1 })
@@ -440,9 +485,11 @@ func TestAnalysisConflictAndCancel(t *testing.T) {
 	if a := c.finished(location); a.text("state") != "canceled" || len(c.files(dataset)) != 0 {
 		t.Errorf("%s", a.body)
 	}
+
 	if a := c.analyze(dataset, nil); counts(a) != [6]int{3, 3, 0, 0, 0, 0} {
 		t.Errorf("after the canceled one: %s", a.body)
 	}
+
 	if items := c.must(200, "GET", dataset+"/analyses", nil).items(); len(items) != 2 || items[0]["state"] != "succeeded" {
 		t.Errorf("list: %v", items)
 	}
@@ -476,6 +523,7 @@ func TestManyWaiters(t *testing.T) {
 	if a := c.must(200, "GET", location+"?wait=1ms", nil); a.text("state") != stateQueued {
 		t.Errorf("%s", a.body)
 	}
+
 	const users = 8
 	var all sync.WaitGroup
 	for i := range users {
@@ -489,6 +537,7 @@ func TestManyWaiters(t *testing.T) {
 			})
 		}
 	}
+
 	waitFor(t, "all to wait", func() bool { return ts.waitersOf() == users*maxWaiting })
 	waitFor(t, "the requests to hold no connection", func() bool { return ts.db.Stat().AcquiredConns() == 0 })
 	c.must(204, "DELETE", location, nil)
@@ -501,7 +550,8 @@ func TestManyWaiters(t *testing.T) {
 func TestWaitingIsCapped(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, func(o *options) { o.workers = 0 }) // nothing runs by itself
-	c, other := ts.signIn("root", "all"), ts.signIn("other")
+	c := ts.signIn("root", "all")
+	other := ts.signIn("other")
 	makeTiles(t, filepath.Join(ts.datasets, "tiles"), 1, 1)
 	location := c.must(202, "POST", c.addDataset("tiles")+"/analyses", nil).header.Get("Location")
 	var waiting, refused, sent atomic.Int64
@@ -522,9 +572,11 @@ func TestWaitingIsCapped(t *testing.T) {
 			}
 		})
 	}
+
 	for refused.Load() < requests-maxWaiting && !t.Failed() {
 		other.must(200, "GET", "/api/v1/auth/me", nil)
 	}
+
 	waitFor(t, "the others to wait", func() bool { return ts.waitersOf() == maxWaiting })
 	other.must(200, "GET", "/api/v1/auth/me", nil)
 	ts.stop()
@@ -550,6 +602,7 @@ func TestWaitEndsInOutage(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), `LOCK TABLE analyses`); err != nil {
 		t.Fatal(err)
 	}
+
 	waitFor(t, "an answer", func() bool { return len(answered) == 1 }) // before the time limit of the route
 	if status := <-answered; status != 503 {
 		t.Errorf("%d", status)
@@ -568,6 +621,7 @@ func TestHungRead(t *testing.T) {
 			}
 		}
 	})
+
 	c := ts.signIn("root", "all")
 	makeTiles(t, filepath.Join(ts.datasets, "tiles"), 1, 3)
 	dataset := c.addDataset("tiles")
@@ -576,6 +630,7 @@ func TestHungRead(t *testing.T) {
 	if counts(a) != [6]int{3, 3, 0, 0, 0, 1} || rows["d0/t1.tif"].Status != "unreadable" || rows["d0/t2.tif"].Status != "ok" {
 		t.Errorf("%s %+v", a.body, rows)
 	}
+
 	close(hang)
 	waitFor(t, "the hung read to come back", func() bool { return ts.analyzer.hung.Load() == 0 })
 }
@@ -590,6 +645,7 @@ func TestReaderPanics(t *testing.T) {
 			}
 		}
 	})
+
 	c := ts.signIn("root", "all")
 	makeTiles(t, filepath.Join(ts.datasets, "tiles"), 1, 3)
 	dataset := c.addDataset("tiles")
@@ -615,6 +671,7 @@ func TestTwoInstances(t *testing.T) {
 			})
 		}
 	}
+
 	one := startServer(t, meet)
 	two := startServer(t, meet, append(one.env, "CAIRN_STATE_DIR="+t.TempDir(), "CAIRN_KEYS_FILE="+one.cfg.keysPath())...)
 	c := one.signIn("root", "all")
@@ -623,11 +680,13 @@ func TestTwoInstances(t *testing.T) {
 		makeTiles(t, filepath.Join(one.datasets, name), 1, 50)
 		analyses = append(analyses, c.must(202, "POST", c.addDataset(name)+"/analyses", nil).header.Get("Location"))
 	}
+
 	for _, location := range analyses {
 		if a := c.finished(location); counts(a) != [6]int{50, 50, 0, 0, 0, 0} {
 			t.Errorf("%s", a.body)
 		}
 	}
+
 	if x, y := one.analyzer.stored.Load(), two.analyzer.stored.Load(); x != 1 || y != 1 {
 		t.Errorf("one stored %d batches, the other %d", x, y)
 	}
@@ -644,6 +703,7 @@ func TestPoisonFile(t *testing.T) {
 	if err := os.Symlink("nowhere", filepath.Join(dir, "d0/a.tif")); err != nil { // each owner reads it again
 		t.Fatal(err)
 	}
+
 	dataset := c.addDataset("tiles")
 	innocent := c.addDataset("tiles/d1") // its analysis runs beside the other
 	ts.ownsNothing()                     // the processes under test do the work
@@ -663,6 +723,7 @@ func TestPoisonFile(t *testing.T) {
 				if err != nil {
 					return
 				}
+
 				if a.json["finished_at"] != nil {
 					ended = true
 					return
@@ -680,6 +741,7 @@ func TestPoisonFile(t *testing.T) {
 			c.url = p.url
 		}
 	}
+
 	rows := c.files(dataset)
 	for path, m := range rows {
 		want := fileStatusOK
@@ -689,16 +751,20 @@ func TestPoisonFile(t *testing.T) {
 		case "d0/t3.tif":
 			want = fileStatusCorrupt
 		}
+
 		if m.Status != want {
 			t.Errorf("%s: %s, want %s", path, m.Status, want)
 		}
 	}
+
 	if a := c.finished(other); counts(a) != [6]int{5, 5, 0, 0, 0, 0} {
 		t.Errorf("the other dataset: %s", a.body)
 	}
+
 	if a := c.finished(location); len(rows) != 11 || counts(a) != [6]int{11, 11, 0, 0, 0, 2} {
 		t.Errorf("%d rows after %d deaths, %s", len(rows), deaths, a.body)
 	}
+
 	t.Logf("the file killed the service %d times", deaths)
 }
 
@@ -720,25 +786,30 @@ func TestKilledWhileAnalysing(t *testing.T) {
 		if round == 0 {
 			location = c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
 		}
+
 		if round < 3 {
 			// It is killed after it has made some progress.
 			done := func() int {
 				a := c.must(200, "GET", location, nil)
 				return counts(a)[1]
 			}
+
 			before := done()
 			waitFor(t, "progress", func() bool { n := done(); return n > before || n == files })
 			p.kill()
 		}
 	}
+
 	a := c.finished(location)
 	if counts(a) != [6]int{files, files, 0, 0, 0, 0} || a.text("state") != "succeeded" {
 		t.Errorf("%s", a.body)
 	}
+
 	rows := c.files(dataset)
 	if len(rows) != files {
 		t.Errorf("%d rows", len(rows))
 	}
+
 	sameRows(t, rows, dir)
 }
 
@@ -762,6 +833,7 @@ func TestKilledWithDatabase(t *testing.T) {
 				if err != nil {
 					return
 				}
+
 				if a.status == 201 {
 					mu.Lock()
 					registered = append(registered, name)
@@ -773,12 +845,14 @@ func TestKilledWithDatabase(t *testing.T) {
 			}
 		})
 	}
+
 	<-enough
 	postmaster := postmasterPID(t, state)
 	p.cmd.Process.Kill()
 	if err := syscall.Kill(-postmaster, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
+
 	<-p.exit
 	wg.Wait()
 	p = startProcess(t, env)
@@ -786,6 +860,7 @@ func TestKilledWithDatabase(t *testing.T) {
 	for _, name := range registered {
 		c.login(name, testPassword)
 	}
+
 	t.Logf("all %d accounts that were answered 201 are there", len(registered))
 	p.cmd.Process.Signal(syscall.SIGTERM)
 	<-p.exit

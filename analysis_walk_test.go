@@ -41,6 +41,7 @@ func TestEncodeName(t *testing.T) {
 			t.Errorf("%q: %q, back %q, %v", name, got, back, err)
 		}
 	}
+
 	for _, path := range []string{`a\`, `a\x`, `a\x1`, `a\xzz`, `a\n`} {
 		if name, err := decodePath(path); err == nil {
 			t.Errorf("%q was decoded as %q", path, name)
@@ -88,6 +89,7 @@ func TestTimesFarAway(t *testing.T) {
 		m := e.unread(time.Now(), fileStatusUnsupported, "text")
 		files = append(files, batchFile{entry: e, row: &m})
 	}
+
 	err := inTransaction(t.Context(), ts.db, func(tx pgx.Tx) error {
 		_, err := replaceRows(t.Context(), tx, task{DatasetID: id}, files)
 		return err
@@ -95,10 +97,12 @@ func TestTimesFarAway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var paths []string
 	for _, item := range c.must(200, "GET", fmt.Sprintf("/api/v1/datasets/%d/files?sort=-modified", id), nil).items() {
 		paths = append(paths, item["path"].(string))
 	}
+
 	if want := []string{"30000", "2026", "1600"}; !slices.Equal(paths, want) {
 		t.Errorf("%q, want %q", paths, want)
 	}
@@ -126,11 +130,13 @@ func TestWalkOrder(t *testing.T) {
 		for range 1 + r.IntN(4) {
 			parts = append(parts, "n"+letters[r.IntN(len(letters))]+letters[r.IntN(len(letters))])
 		}
+
 		path := filepath.Join(dir, filepath.Join(parts...))
 		if os.MkdirAll(filepath.Dir(path), 0o755) == nil {
 			os.WriteFile(path, nil, 0o644) // fails where a directory is: so be it
 		}
 	}
+
 	root := mustOpenRoot(t, dir)
 	var paths []string
 	w := walker{
@@ -140,6 +146,7 @@ func TestWalkOrder(t *testing.T) {
 	if err := w.walk(context.Background(), root, ""); err != nil {
 		t.Fatal(err)
 	}
+
 	if len(paths) < 100 || !slices.IsSorted(paths) {
 		t.Fatalf("%d paths, sorted: %v", len(paths), slices.IsSorted(paths))
 	}
@@ -154,6 +161,7 @@ func TestWalkOrderInLargeDirectory(t *testing.T) {
 	for i := range 3 * lookBatch {
 		want = append(want, fmt.Sprintf("a--%04d", i), fmt.Sprintf("a.%04d", i))
 	}
+
 	slices.Sort(want)
 	for _, path := range want {
 		path = filepath.Join(dir, path)
@@ -161,6 +169,7 @@ func TestWalkOrderInLargeDirectory(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	var got []string
 	w := walker{
 		file: func(e entry) error { got = append(got, e.Path); return nil },
@@ -178,13 +187,16 @@ func TestWalkDepth(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(dir, strings.Repeat("d/", maxDepth+5)), 0o755); err != nil {
 		t.Fatal(err)
 	}
+
 	long := filepath.Join(dir, strings.Repeat(strings.Repeat("x", 200)+"/", 11))
 	if err := os.MkdirAll(long, 0o755); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := os.WriteFile(filepath.Join(long, "f"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
+
 	var warnings []string
 	w := walker{
 		file: func(e entry) error { t.Errorf("found %q", e.Path); return nil },
@@ -193,6 +205,7 @@ func TestWalkDepth(t *testing.T) {
 	if err := w.walk(context.Background(), mustOpenRoot(t, dir), ""); err != nil {
 		t.Fatal(err)
 	}
+
 	if len(warnings) != 2 || !strings.Contains(warnings[0], "deep") || !strings.Contains(warnings[1], "bytes") {
 		t.Errorf("warnings: %q", warnings)
 	}
@@ -211,6 +224,7 @@ func oddFiles(t *testing.T, dir string) map[string][2]string {
 			}
 		}
 	}
+
 	write := func(name string, content []byte) error { return os.WriteFile(filepath.Join(dir, name), content, 0o644) }
 	good := sampleTIFF()
 	must(
@@ -234,6 +248,7 @@ func oddFiles(t *testing.T, dir string) map[string][2]string {
 		os.Symlink("/dev/zero", filepath.Join(dir, "zero.tif")),
 		os.Symlink("pipe.tif", filepath.Join(dir, "piped.tif")),
 	)
+
 	want := map[string][2]string{
 		"good.tif":          {"ok", ""},
 		"sub/other.tif":     {"ok", ""},
@@ -253,10 +268,12 @@ func oddFiles(t *testing.T, dir string) map[string][2]string {
 		"zero.tif":          {"unreadable", "out of the dataset"},
 		"piped.tif":         {"unsupported", "named pipe"},
 	}
+
 	if os.Getuid() != 0 {
 		must(write("secret.tif", good), os.Chmod(filepath.Join(dir, "secret.tif"), 0))
 		want["secret.tif"] = [2]string{"unreadable", "permission denied"}
 	}
+
 	return want
 }
 
@@ -273,6 +290,7 @@ func TestBBoxCommand(t *testing.T) {
 	if err := run(context.Background(), []string{"bbox", "--root", dir, dir}, nil, nil, &out, &errs); err != nil {
 		t.Fatalf("%v %s", err, errs.String())
 	}
+
 	got := rowsByPath(t, out.Bytes())
 	for path, w := range want {
 		m, ok := got[path]
@@ -280,6 +298,7 @@ func TestBBoxCommand(t *testing.T) {
 			t.Errorf("%s: %+v, want %v", path, m, w)
 		}
 	}
+
 	if len(got) != len(want) {
 		t.Errorf("%d rows, want %d", len(got), len(want))
 	}
@@ -304,6 +323,7 @@ func TestBBoxCommand(t *testing.T) {
 			}
 			continue
 		}
+
 		line, _, _ := strings.Cut(out.String(), "\n")
 		var m ElevationDatasetFileMeta
 		if err := json.Unmarshal([]byte(line), &m); err != nil || m.Path != test.want {
@@ -323,6 +343,7 @@ func rowsByPath(t *testing.T, lines []byte) map[string]ElevationDatasetFileMeta 
 		}
 		rows[m.Path] = m
 	}
+
 	return rows
 }
 
@@ -337,6 +358,7 @@ func TestNeighboursInAnyCase(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	belongs := map[string]bool{}
 	w := walker{
 		file: func(e entry) error { belongs[e.Path] = e.Sidecars != 0; return nil },
@@ -345,6 +367,7 @@ func TestNeighboursInAnyCase(t *testing.T) {
 	if err := w.walk(t.Context(), mustOpenRoot(t, dir), ""); err != nil {
 		t.Fatal(err)
 	}
+
 	want := map[string]bool{"dem.hdr": true, "dem.bil": true, "DEM.BIL": true, "other.bil": false, "DEM.TIF.aux.xml": true,
 		"lone.tfw": true, "text.txt": false, "other.": false}
 	if !maps.Equal(belongs, want) {
@@ -363,6 +386,7 @@ func TestSidecarChecksum(t *testing.T) {
 		name = filepath.Join(dir, name)
 		return errors.Join(os.WriteFile(name, []byte(content), 0o644), os.Chtimes(name, at, at))
 	}
+
 	sums := func() map[string]int64 {
 		found := map[string]int64{}
 		w := walker{
@@ -372,13 +396,16 @@ func TestSidecarChecksum(t *testing.T) {
 		if err := w.walk(t.Context(), mustOpenRoot(t, dir), ""); err != nil {
 			t.Fatal(err)
 		}
+
 		return found
 	}
+
 	remove := func(name string) error { return os.Remove(filepath.Join(dir, name)) }
 	const day = 24 * time.Hour
 	if err := errors.Join(write("a.tif", "", day), write("b.tif", "", day)); err != nil {
 		t.Fatal(err)
 	}
+
 	before := sums()
 	for _, test := range []struct {
 		name    string
@@ -404,6 +431,7 @@ func TestSidecarChecksum(t *testing.T) {
 		if err := test.change(); err != nil {
 			t.Fatal(err)
 		}
+
 		now := sums()
 		var changed []string
 		for name := range now {
@@ -411,15 +439,18 @@ func TestSidecarChecksum(t *testing.T) {
 				changed = append(changed, name)
 			}
 		}
+
 		for name := range before {
 			if _, ok := now[name]; !ok {
 				changed = append(changed, name)
 			}
 		}
+
 		slices.Sort(changed)
 		if !slices.Equal(changed, test.changed) {
 			t.Errorf("%s: %q, want %q", test.name, changed, test.changed)
 		}
+
 		before = now
 	}
 }
@@ -429,7 +460,12 @@ func TestSidecarChecksum(t *testing.T) {
 func TestUnreadableEntry(t *testing.T) {
 	t.Parallel()
 	fr := fileReader{root: mustOpenRoot(t, t.TempDir()), now: time.Now}
-	e := entry{Path: strings.Repeat("x", 300) + ".tif", Size: 7, Modified: 8e9, Changed: 9e9}
+	e := entry{
+		Path:     strings.Repeat("x", 300) + ".tif",
+		Size:     7,
+		Modified: 8e9,
+		Changed:  9e9,
+	}
 	m, found := fr.readEntry(e)
 	if !found || m.Status != fileStatusUnreadable || m.SizeBytes != 7 || !m.ModifiedAt.Equal(time.Unix(8, 0)) || m.changed != 9e9 {
 		t.Errorf("%v %+v", found, m)

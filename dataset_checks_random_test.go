@@ -30,17 +30,27 @@ func newRandomDelivery(random *rand.Rand) *randomDelivery {
 		columns: 12 + random.IntN(10), lines: 12 + random.IntN(10), isL: random.IntN(2) == 0, want: map[string][]string{}}
 	switch random.IntN(3) {
 	case 0:
-		d.system, d.step, d.pixel = "EPSG:25832", 1000, []float64{0.5, 1, 2, 10}[random.IntN(4)]
-		d.x, d.y = float64(400+random.IntN(100))*1000, float64(5300+random.IntN(100))*1000
+		d.system = "EPSG:25832"
+		d.step = 1000
+		d.pixel = []float64{0.5, 1, 2, 10}[random.IntN(4)]
+		d.x = float64(400+random.IntN(100)) * 1000
+		d.y = float64(5300+random.IntN(100)) * 1000
 		d.hasFolders = random.IntN(2) == 0
 	case 1:
-		d.system, d.step, d.pixel = "EPSG:2056", 2000, 0.5
-		d.x, d.y = float64(1250+random.IntN(50))*2000, float64(570+random.IntN(50))*2000
+		d.system = "EPSG:2056"
+		d.step = 2000
+		d.pixel = 0.5
+		d.x = float64(1250+random.IntN(50)) * 2000
+		d.y = float64(570+random.IntN(50)) * 2000
 		d.hasFolders = random.IntN(2) == 0
 	case 2: // pixels are registered at their centres
-		d.system, d.step, d.pixel = "EPSG:4326", 1, 1.0/1200
-		d.x, d.y = float64(random.IntN(60)-30), float64(random.IntN(60)-30)
+		d.system = "EPSG:4326"
+		d.step = 1
+		d.pixel = 1.0 / 1200
+		d.x = float64(random.IntN(60) - 30)
+		d.y = float64(random.IntN(60) - 30)
 	}
+
 	for column := range d.columns {
 		for row := range d.lines {
 			if d.has(column, row) {
@@ -48,6 +58,7 @@ func newRandomDelivery(random *rand.Rand) *randomDelivery {
 			}
 		}
 	}
+
 	return d
 }
 
@@ -59,13 +70,16 @@ func (d *randomDelivery) has(column, row int) bool {
 
 // path returns the path of a tile.
 func (d *randomDelivery) path(column, row int) (path string) {
-	x, y := d.x+float64(column)*d.step, d.y+float64(row)*d.step
+	x := d.x + float64(column)*d.step
+	y := d.y + float64(row)*d.step
 	if d.hasFolders {
 		path = fmt.Sprintf("column%02d/", column)
 	}
+
 	if d.system != "EPSG:4326" {
 		return path + fmt.Sprintf("dtm_%.0f_%.0f.tif", x/1000, y/1000)
 	}
+
 	return path + fmt.Sprintf("%c%02.0f%c%03.0f.hgt", "NS"[b2i(y < 0)], max(y, -y), "EW"[b2i(x < 0)], max(x, -x))
 }
 
@@ -80,9 +94,13 @@ func (d *randomDelivery) corner(f *fileRow) (x, y float64) {
 
 // add adds a tile to the delivery, at a cell.
 func (d *randomDelivery) add(path string, column, row int) *fileRow {
-	x, y, size := d.x+float64(column)*d.step, d.y+float64(row)*d.step, d.step
+	x := d.x + float64(column)*d.step
+	y := d.y + float64(row)*d.step
+	size := d.step
 	if d.system == "EPSG:4326" {
-		x, y, size = x-d.pixel/2, y-d.pixel/2, size+d.pixel
+		x = x - d.pixel/2
+		y = y - d.pixel/2
+		size = size + d.pixel
 	}
 	d.tile(path, d.system, x, y, size, size, d.pixel, d.pixel)
 	d.rows[path].size = 900_000 + int64(d.random.IntN(200_000))
@@ -92,19 +110,23 @@ func (d *randomDelivery) add(path string, column, row int) *fileRow {
 // place returns a cell for a fault: not at an edge, and at least three cells from other faults.
 func (d *randomDelivery) place() (column, row int, ok bool) {
 	for range 100 {
-		column, row = d.random.IntN(d.columns), d.random.IntN(d.lines)
+		column = d.random.IntN(d.columns)
+		row = d.random.IntN(d.lines)
 		ok = true
 		for i := range 9 {
 			ok = ok && d.has(column+i/3-1, row+i%3-1)
 		}
+
 		for _, other := range d.taken {
 			ok = ok && max(column-other[0], other[0]-column, row-other[1], other[1]-row) >= 4
 		}
+
 		if ok {
 			d.taken = append(d.taken, [2]int{column, row})
 			return column, row, true
 		}
 	}
+
 	return 0, 0, false
 }
 
@@ -117,6 +139,7 @@ func randomFaults() map[string]func(d *randomDelivery, path string, f *fileRow) 
 		d.rows[path] = &other
 		return &other
 	}
+
 	return map[string]func(d *randomDelivery, path string, f *fileRow) string{
 		"missing": func(d *randomDelivery, path string, _ *fileRow) string {
 			delete(d.rows, path)
@@ -177,7 +200,8 @@ func randomFaults() map[string]func(d *randomDelivery, path string, f *fileRow) 
 			return "corrupt missing"
 		},
 		"without CRS": func(_ *randomDelivery, _ string, f *fileRow) string {
-			f.crs, f.status = "", fileStatusNoBBox
+			f.crs = ""
+			f.status = fileStatusNoBBox
 			return "no_extent missing"
 		},
 		"small": func(_ *randomDelivery, _ string, f *fileRow) string {
@@ -189,7 +213,8 @@ func randomFaults() map[string]func(d *randomDelivery, path string, f *fileRow) 
 			return "warning"
 		},
 		"outside": func(_ *randomDelivery, _ string, f *fileRow) string {
-			f.warnings, f.areaWarnings = 1, 1
+			f.warnings = 1
+			f.areaWarnings = 1
 			return "outside_area"
 		},
 		"half-finished": func(d *randomDelivery, path string, f *fileRow) string {
@@ -206,12 +231,14 @@ func randomFaults() map[string]func(d *randomDelivery, path string, f *fileRow) 
 		},
 		"older": func(d *randomDelivery, path string, f *fileRow) string {
 			older := another(d, f, "older/"+path)
-			older.size, older.modified = older.size+1, older.modified-1
+			older.size = older.size + 1
+			older.modified = older.modified - 1
 			d.want["overlap"] = append(d.want["overlap"], older.path)
 			return ""
 		},
 		"stray": func(d *randomDelivery, _ string, _ *fileRow) string {
-			column, row := d.columns+60+d.random.IntN(20), d.random.IntN(d.lines)
+			column := d.columns + 60 + d.random.IntN(20)
+			row := d.random.IntN(d.lines)
 			f := d.add(d.path(column, row), column, row)
 			d.want["far"] = append(d.want["far"], f.path)
 			return ""
@@ -234,6 +261,7 @@ func TestRandomDeliveries(t *testing.T) {
 			if !ok {
 				break
 			}
+
 			done = append(done, names[i])
 			planted[names[i]]++
 			path := d.path(column, row)
@@ -243,6 +271,7 @@ func TestRandomDeliveries(t *testing.T) {
 			if newX, newY := d.corner(f); newX != x || newY != y { // its name tells the former corner
 				codes = append(codes, "name")
 			}
+
 			for _, code := range codes {
 				if code != "missing" {
 					d.want[code] = append(d.want[code], path)
@@ -261,13 +290,16 @@ func TestRandomDeliveries(t *testing.T) {
 			slices.Sort(lines)
 			found[code] = lines
 		}
+
 		for _, paths := range d.want {
 			slices.Sort(paths)
 		}
+
 		if !maps.EqualFunc(found, d.want, slices.Equal) {
 			t.Errorf("round %d, %s, %d by %d, %q:\n%v, want\n%v", round, d.system, d.columns, d.lines, done, found, d.want)
 		}
 	}
+
 	for _, name := range names {
 		if planted[name] < 50 {
 			t.Errorf("%s was planted %d times", name, planted[name])

@@ -36,15 +36,19 @@ func copernicus(name string, rows float64) delivery {
 					factor = limit[1]
 				}
 			}
-			dx, dy := factor/rows, 1/rows
+
+			dx := factor / rows
+			dy := 1 / rows
 			east := fmt.Sprintf("E%03d", lon)
 			if lon < 0 {
 				east = fmt.Sprintf("W%03d", -lon)
 			}
+
 			cell := fmt.Sprintf("Copernicus_DSM_COG_10_N%02d_00_%s_00_DEM", lat, east)
 			d.tile(cell+"/"+cell+".tif", "EPSG:4326", float64(lon)-dx/2, float64(lat)+dy/2, 1, 1, dx, dy)
 		}
 	}
+
 	return d
 }
 
@@ -61,10 +65,13 @@ func dtedDelivery(level int, posts float64) delivery {
 					factor = limit[1]
 				}
 			}
-			dx, dy := factor/posts, 1/posts
+
+			dx := factor / posts
+			dy := 1 / posts
 			d.tile(fmt.Sprintf("e%03d/n%02d.dt%d", lon, lat, level), "EPSG:4326", float64(lon)-dx/2, float64(lat)-dy/2, 1+dx, 1+dy, dx, dy)
 		}
 	}
+
 	return d
 }
 
@@ -76,7 +83,8 @@ func deliveries() []delivery {
 	utm := delivery{"UTM", map[string]*fileRow{}}
 	for column := range 32 {
 		for row := range 32 {
-			lat, lon := row-16, column-16 // four quarters of the globe
+			lat := row - 16
+			lon := column - 16 // four quarters of the globe
 			name := fmt.Sprintf("%c%02d%c%03d.hgt", "NS"[b2i(lat < 0)], max(lat, -lat), "EW"[b2i(lon < 0)], max(lon, -lon))
 			post := 1.0 / 3600
 			srtm.tile(name, "EPSG:4326", float64(lon)-post/2, float64(lat)-post/2, 1+post, 1+post, post, post)
@@ -89,6 +97,7 @@ func deliveries() []delivery {
 				float64(500+column)*1000, float64(5400+row)*1000, 1000, 1000, 1, 1)
 		}
 	}
+
 	return []delivery{copernicus("GLO-30", 3600), copernicus("GLO-90", 1200), dtedDelivery(0, 120), dtedDelivery(1, 1200), dtedDelivery(2, 3600), srtm, swiss, british, utm}
 }
 
@@ -117,9 +126,11 @@ func (d delivery) checkExpecting(t *testing.T, expected expectation) (*fileSet, 
 		paths[row.id] = flawRow{ID: row.id, Path: path, Reason: row.status}
 		s.add(row)
 	}
+
 	if err := s.check(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+
 	found := map[string][]string{}
 	for code, list := range s.flaws {
 		for _, f := range list.first {
@@ -128,11 +139,13 @@ func (d delivery) checkExpecting(t *testing.T, expected expectation) (*fileSet, 
 		}
 		slices.Sort(found[code])
 	}
+
 	for i := range s.grids {
 		for tile := range s.grids[i].missing() {
 			found["missing"] = append(found["missing"], tile.Name)
 		}
 	}
+
 	return s, found
 }
 
@@ -164,6 +177,7 @@ func TestContents(t *testing.T) {
 			t.Errorf("%v is not in %v", count, s.contents())
 		}
 	}
+
 	if got := s.covered(); math.Abs(got-1024) > 1e-6 {
 		t.Errorf("%g km² are covered, want 1024", got)
 	}
@@ -174,6 +188,7 @@ func TestContents(t *testing.T) {
 	if got, want := s.covered(), 32*math.Pi/180*6371*6371*2*math.Sin(16*math.Pi/180); math.Abs(got/want-1) > 0.002 {
 		t.Errorf("%g km² are covered, want %g", got, want)
 	}
+
 	if empty := newFileSet(0, storedExpectation{}); empty.contents() == nil || empty.covered() != 0 {
 		t.Error("an empty dataset has contents")
 	}
@@ -217,6 +232,7 @@ func faultsOfPlace() []plantedFault {
 				moveTile(&lot, 100_000, 2_000_000)
 				r[lot.path] = &lot
 			}
+
 			for _, column := range []int{600, 610} { // of which nothing is missing
 				path := fmt.Sprintf("farlot1/dgm1_32_%d_7400_1_by.tif", column)
 				f := *r["farlot1/dgm1_32_601_7400_1_by.tif"]
@@ -254,8 +270,10 @@ func faultsOfPlace() []plantedFault {
 			"misaligned": at + ": it covers 50 % of its cell: its edges are off by 0 pixels in the west, 0 south, -500 east, 0 north"}},
 		{"a mosaic beside its tiles", "UTM", func(r map[string]*fileRow) {
 			f := *r[at]
-			f.path, f.size = "lot1/mosaic.tif", 4*f.size
-			f.box[2], f.box[3] = f.box[2]+1000, f.box[3]+1000
+			f.path = "lot1/mosaic.tif"
+			f.size = 4 * f.size
+			f.box[2] = f.box[2] + 1000
+			f.box[3] = f.box[3] + 1000
 			r[f.path] = &f
 		}, map[string]string{"misaligned": "lot1/mosaic.tif: larger than its cell by", "overlap": "lot1/mosaic.tif: it overlaps 4 tiles by 4 km², first " + at}},
 	}
@@ -265,7 +283,10 @@ func faultsOfPlace() []plantedFault {
 func faultsOfKind() []plantedFault {
 	at := utmTile(505, 5410)
 	return []plantedFault{
-		{"outside the area of the CRS", "UTM", func(r map[string]*fileRow) { r[at].areaWarnings, r[at].warnings = 1, 1 }, map[string]string{
+		{"outside the area of the CRS", "UTM", func(r map[string]*fileRow) {
+			r[at].areaWarnings = 1
+			r[at].warnings = 1
+		}, map[string]string{
 			"outside_area": at}},
 		{"pixels not square", "UTM", func(r map[string]*fileRow) { r[at].transform[0] = 1.0001; r[at].box[2] += 0.1 }, map[string]string{
 			"resolution": at + ": pixels of 1.0001 × 1 m where 1 m is usual", "misaligned": at}},
@@ -274,7 +295,10 @@ func faultsOfKind() []plantedFault {
 		{"wider pixels in degrees", "GLO-30", func(r map[string]*fileRow) {
 			r["Copernicus_DSM_COG_10_N60_00_E005_00_DEM/Copernicus_DSM_COG_10_N60_00_E005_00_DEM.tif"].transform[0] *= 2
 		}, map[string]string{"resolution": "Copernicus_DSM_COG_10_N60_00_E005_00_DEM/"}},
-		{"coarser pixels", "UTM", func(r map[string]*fileRow) { r[at].transform[0], r[at].transform[4] = 2, -2 }, map[string]string{
+		{"coarser pixels", "UTM", func(r map[string]*fileRow) {
+			r[at].transform[0] = 2
+			r[at].transform[4] = -2
+		}, map[string]string{
 			"resolution": at + ": pixels of 2 m where 1 m is usual", "missing": "EPSG:25832 505000 5410000"}},
 		{"rotated", "UTM", func(r map[string]*fileRow) { r[at].transform[1] = 0.01 }, map[string]string{
 			"orientation": at + ": rotated where north up is usual", "missing": "EPSG:25832 505000 5410000"}},
@@ -286,7 +310,8 @@ func faultsOfKind() []plantedFault {
 			for column := range 10 {
 				for row := range 10 {
 					f := *r[at]
-					f.path, f.crs = fmt.Sprintf("lot3/dgm1_33_%d_%d_1_by.tif", 300+column, 5400+row), "EPSG:25833"
+					f.path = fmt.Sprintf("lot3/dgm1_33_%d_%d_1_by.tif", 300+column, 5400+row)
+					f.crs = "EPSG:25833"
 					moveTile(&f, float64(300+column-505)*1000, float64(5400+row-5410)*1000)
 					f.size += int64(column)
 					r[f.path] = &f
@@ -297,7 +322,10 @@ func faultsOfKind() []plantedFault {
 			"vertical_crs": at + ": EPSG:7837 (DHHN2016 height) where EPSG:5773 (EGM96 height) is usual"}},
 		{"no vertical CRS", "LV95", func(r map[string]*fileRow) { r["swissalti3d_2019_2610-1190_0.5_2056_5728.tif"].vertical = "" }, map[string]string{
 			"vertical_crs": "swissalti3d_2019_2610-1190_0.5_2056_5728.tif: not stated where EPSG:5773 (EGM96 height) is usual"}},
-		{"ellipsoidal heights", "SRTM", func(r map[string]*fileRow) { r["N05E007.hgt"].crs, r["N05E007.hgt"].vertical = "EPSG:4979", "" }, map[string]string{
+		{"ellipsoidal heights", "SRTM", func(r map[string]*fileRow) {
+			r["N05E007.hgt"].crs = "EPSG:4979"
+			r["N05E007.hgt"].vertical = ""
+		}, map[string]string{
 			"vertical_crs": "N05E007.hgt: ellipsoidal (EPSG:4979) where EPSG:5773 (EGM96 height) is usual"}},
 		{"half with another vertical CRS", "SRTM", func(r map[string]*fileRow) {
 			for path, f := range r {
@@ -343,7 +371,8 @@ func faultsOfNames() []plantedFault {
 	at := utmTile(505, 5410)
 	return []plantedFault{
 		{"another place, UTM", "UTM", func(r map[string]*fileRow) {
-			f, other := r[at], r[utmTile(520, 5420)]
+			f := r[at]
+			other := r[utmTile(520, 5420)]
 			f.box, other.box = other.box, f.box
 		}, map[string]string{"name": at + ": its lower left corner is at 520000, 5420000|" + utmTile(520, 5420)}},
 		{"another place, Copernicus", "GLO-30", func(r map[string]*fileRow) {
@@ -354,7 +383,8 @@ func faultsOfNames() []plantedFault {
 		{"another place, DTED", "DTED1", func(r map[string]*fileRow) { moveTile(r["e013/n45.dt1"], 0, 1) }, map[string]string{
 			"name": "e013/n45.dt1: its lower left corner is at", "missing": "EPSG:4326 12.99", "overlap": "e013/n45.dt1: the same extent as"}},
 		{"another hemisphere", "SRTM", func(r map[string]*fileRow) {
-			f, other := r["N05E007.hgt"], r["S05E007.hgt"]
+			f := r["N05E007.hgt"]
+			other := r["S05E007.hgt"]
 			f.box, other.box = other.box, f.box
 		}, map[string]string{"name": "N05E007.hgt: its lower left corner|S05E007.hgt: its lower left corner"}},
 		{"swapped axes", "LV95", func(r map[string]*fileRow) {
@@ -366,13 +396,19 @@ func faultsOfNames() []plantedFault {
 		{"names without coordinates", "UTM", func(r map[string]*fileRow) {
 			for _, name := range []string{"lot1/overview.tif", "lot1/preview 7.tif"} {
 				f := *r[at]
-				f.path, f.size = name, 9000+int64(len(name))
-				f.box, f.transform[0], f.transform[4] = [4]float64{500_000, 5_400_000, 532_000, 5_432_000}, 100, -100
+				f.path = name
+				f.size = 9000 + int64(len(name))
+				f.box = [4]float64{500_000, 5_400_000, 532_000, 5_432_000}
+				f.transform[0] = 100
+				f.transform[4] = -100
 				r[name] = &f
 			}
 		}, map[string]string{"resolution": "lot1/overview.tif: pixels of 100 m where 1 m is usual|lot1/preview 7.tif",
 			"overlap": "lot1/preview 7.tif: the same extent as an older file: lot1/overview.tif"}},
-		{"no CRS", "UTM", func(r map[string]*fileRow) { r[at].crs, r[at].status = "", fileStatusNoBBox }, map[string]string{
+		{"no CRS", "UTM", func(r map[string]*fileRow) {
+			r[at].crs = ""
+			r[at].status = fileStatusNoBBox
+		}, map[string]string{
 			"no_extent": at, "missing": "EPSG:25832 505000 5410000"}},
 		{"cut off", "UTM", func(r map[string]*fileRow) { r[at].status = fileStatusCorrupt }, map[string]string{
 			"corrupt": at, "missing": "EPSG:25832 505000 5410000"}},
@@ -413,11 +449,14 @@ func TestPlantedFaults(t *testing.T) {
 				for i := range min(len(lines), len(found[code])) {
 					isRight = isRight && strings.HasPrefix(found[code][i], lines[i])
 				}
+
 				if !isRight {
 					t.Errorf("%s: got %.1000q, want %q", code, found[code], lines)
 				}
+
 				delete(found, code)
 			}
+
 			if len(found) > 0 {
 				t.Errorf("findings that are none: %.2000v", found)
 			}
