@@ -32,7 +32,17 @@ func (h *headerReader) readGrid(extension string, head []byte, m *extent) (read 
 	}
 
 	// An Esri ASCII grid begins with one of its keys and a number.
-	keys := strings.Fields("ncols nrows xllcorner yllcorner xllcenter yllcenter cellsize dx dy")
+	keys := []string{
+		"ncols",
+		"nrows",
+		"xllcorner",
+		"yllcorner",
+		"xllcenter",
+		"yllcenter",
+		"cellsize",
+		"dx",
+		"dy",
+	}
 	beginning := string(head[:min(len(head), 64)])
 	fields := strings.Fields(strings.ToLower(beginning) + " ? ?") // two fields at least
 	key := strings.TrimPrefix(fields[0], "\ufeff")                // a byte order mark
@@ -96,9 +106,11 @@ func (h *headerReader) readHGT(extension string, m *extent) (read bool, err erro
 		{1801, 3601}, // SRTM1 beyond 50 degrees
 		{7201, 7201},
 	}
-	i := slices.IndexFunc(shapes, func(shape [2]uint64) bool {
-		return size == shape[0]*shape[1]*2
-	})
+	hasSize := func(shape [2]uint64) bool {
+		samples := shape[0] * shape[1]
+		return size == 2*samples
+	}
+	i := slices.IndexFunc(shapes, hasSize)
 	if i < 0 {
 		return true, corruptf("no HGT file has %d bytes: "+
 			"it holds 1201², 3601², 1801 × 3601 or 7201² samples of 2 bytes", size)
@@ -120,7 +132,9 @@ func (h *headerReader) readHGT(extension string, m *extent) (read bool, err erro
 	isNot3 := strings.Contains(upper, "SRTMGL3") && rows != 1201
 	if isNarrow || isNot1 || isNot3 {
 		m.warnf("its size of %v by %v samples contradicts its name %s",
-			columns, rows, cleanText([]byte(name), maxNameText))
+			columns,
+			rows,
+			cleanText([]byte(name), maxNameText))
 	}
 
 	dx := 1 / (columns - 1)
@@ -154,6 +168,7 @@ func (h *headerReader) zippedHGT() (name string, size uint64, err error) {
 		tailBytes      = 32 << 10 // where the directory must lie
 	)
 
+	// The end record is the last thing in the file but for a comment.
 	length := min(h.size, tailBytes)
 	tail, err := h.at(h.size-length, length, "the end of the ZIP archive")
 	end := bytes.LastIndex(tail, []byte(endSignature))
@@ -181,10 +196,11 @@ func (h *headerReader) zippedHGT() (name string, size uint64, err error) {
 		}
 
 		entry := path.Base(string(directory[entrySize:nameEnd]))
-		if strings.EqualFold(path.Ext(entry), ".hgt") {
-			if name != "" {
-				return "", 0, nil
-			}
+		isHGT := strings.EqualFold(path.Ext(entry), ".hgt")
+		if isHGT && name != "" {
+			return "", 0, nil
+		}
+		if isHGT {
 			name = entry
 			size = uint64(binary.LittleEndian.Uint32(directory[24:]))
 		}
@@ -227,7 +243,9 @@ func (h *headerReader) readDTED(at int, m *extent) error {
 
 	uhl := b[:uhlSize]
 	dsi := b[uhlSize : uhlSize+dsiSize]
-	if string(dsi[:3]) != "DSI" || string(b[uhlSize+dsiSize:]) != "ACC" {
+	hasDSI := string(dsi[:3]) == "DSI"
+	hasACC := string(b[uhlSize+dsiSize:]) == "ACC"
+	if !hasDSI || !hasACC {
 		return corruptf("the DTED header has no DSI or no ACC record")
 	}
 
@@ -241,14 +259,15 @@ func (h *headerReader) readDTED(at int, m *extent) error {
 
 	// The DSI names the datums.
 	p := geographicCRS(epsgWGS84)
-	switch datum := cleanText(dsi[144:149], 5); datum {
-	case "WGS84":
-	case "WGS72":
+	horizontal := cleanText(dsi[144:149], 5)
+	if horizontal == "WGS72" {
 		p.code = epsgWGS72
-	default:
-		m.warnf("its horizontal datum is %q; read as WGS 84, as GDAL does", datum)
 	}
-	if string(dsi[141:144]) == "E96" {
+	if horizontal != "WGS72" && horizontal != "WGS84" {
+		m.warnf("its horizontal datum is %q; read as WGS 84, as GDAL does", horizontal)
+	}
+	vertical := string(dsi[141:144])
+	if vertical == "E96" {
 		p.vertical = epsgEGM96
 	}
 
@@ -348,7 +367,8 @@ func parseGridHeader(text []byte) gridHeader {
 // number returns the value of the first of these keys that has a number, NaN where none has.
 func (g gridHeader) number(keys ...string) float64 {
 	for _, key := range keys {
-		if v, ok := parseNumber(g[key]); ok {
+		v, ok := parseNumber(g[key])
+		if ok {
 			return v
 		}
 	}
@@ -357,7 +377,9 @@ func (g gridHeader) number(keys ...string) float64 {
 
 // placeGrid sets size, extent and CRS of an Esri grid. A cell is cellsize or dx, dy or xdim, ydim.
 func (h *headerReader) placeGrid(g gridHeader, source string, m *extent) error {
-	if err := m.setSize(g.number("ncols"), g.number("nrows")); err != nil {
+	columns := g.number("ncols")
+	rows := g.number("nrows")
+	if err := m.setSize(columns, rows); err != nil {
 		return err
 	}
 
@@ -367,7 +389,7 @@ func (h *headerReader) placeGrid(g gridHeader, source string, m *extent) error {
 	// x and y are the lower left corner; the file may give a pixel's centre instead.
 	dx := g.number("cellsize", "dx", "xdim")
 	dy := g.number("cellsize", "dy", "ydim")
-	height := dy * float64(*m.Height)
+	height := dy * rows
 	x := g.number("xllcorner")
 	y := g.number("yllcorner")
 	m.PixelIs = new("area")
@@ -398,7 +420,8 @@ func (h *headerReader) placeGrid(g gridHeader, source string, m *extent) error {
 	if err != nil {
 		return err
 	}
-	saysWGS84 := strings.EqualFold(g["projection"], "geographic") && strings.EqualFold(g["datum"], "wgs84")
+	isGeographic := strings.EqualFold(g["projection"], "geographic")
+	saysWGS84 := isGeographic && strings.EqualFold(g["datum"], "wgs84")
 	if !crs.present && saysWGS84 {
 		crs = geographicCRS(epsgWGS84)
 	}
@@ -433,11 +456,15 @@ func (h *headerReader) placeGrid(g gridHeader, source string, m *extent) error {
 // .hdr.
 func (h *headerReader) readEHdr(extension string, m *extent) (read bool, err error) {
 	content, name, err := h.sidecar(maxSidecarBytes, "hdr")
-	g := parseGridHeader(content)
-	if err != nil || g["ncols"] == "" || g["nrows"] == "" {
+	if err != nil {
 		return false, err
 	}
+	g := parseGridHeader(content)
+	if g["ncols"] == "" || g["nrows"] == "" {
+		return false, nil
+	}
 
+	// The samples, by the extension and the header.
 	m.Format = new("ehdr")
 	bands := 1.0
 	bits := 8.0
@@ -477,7 +504,8 @@ func (h *headerReader) readEHdr(extension string, m *extent) (read bool, err err
 		start = 0
 	}
 	samples := float64(*m.Width) * float64(*m.Height) * bands
-	if cut := h.checkLength(start, math.Ceil(samples*bits/8)); cut != nil {
+	length := math.Ceil(samples * bits / 8)
+	if cut := h.checkLength(start, length); cut != nil {
 		return true, cut
 	}
 	return true, err

@@ -106,9 +106,9 @@ func boxInDegrees(c *crsDefinition, t [6]float64, width, height float64) (degree
 		return degreesBox{}, err
 	}
 
+	// The range of the edges, or of a grid if edges have no position.
 	p := &c.projection
 	r, overshoot, whole := raster.rangeOfEdges()
-
 	box := degreesBox{accuracyM: max(raster.shift.accuracyM, overshoot)}
 	if !whole { // for example a map of the world
 		r = raster.rangeOfGrid()
@@ -128,13 +128,17 @@ func boxInDegrees(c *crsDefinition, t [6]float64, width, height float64) (degree
 	isNear := least >= -farthestDegrees && most <= farthestDegrees
 	if !meetsGlobe || !isNear {
 		return box, fmt.Errorf("longitudes %.6g to %.6g, latitudes %.6g to %.6g are not on the globe",
-			r.west, r.east, r.south, r.north)
+			r.west,
+			r.east,
+			r.south,
+			r.north)
 	}
 
 	if c.accuracyM > 0 {
 		box.accuracyM = max(box.accuracyM, c.accuracyM)
-		box.warnings = append(box.warnings, "its projection is read by the formulas of the ellipsoid, "+
-			"but some programs mean those of a sphere by its name; an EPSG code tells which")
+		box.warnings = append(box.warnings,
+			"its projection is read by the formulas of the ellipsoid, "+
+				"but some programs mean those of a sphere by its name; an EPSG code tells which")
 	}
 
 	if !isFinite(box.accuracyM) {
@@ -148,7 +152,8 @@ func boxInDegrees(c *crsDefinition, t [6]float64, width, height float64) (degree
 	if p.formula == formulaGeographic && beyondPole > pixelY {
 		box.warnings = append(box.warnings, "the raster reaches beyond a pole; bbox ends there")
 	}
-	if max(r.east, -r.west) > 360+pixelX {
+	farthestLon := max(r.east, -r.west)
+	if farthestLon > 360+pixelX {
 		box.warnings = append(box.warnings, "its longitudes go beyond ±360°; bbox has them within ±180°")
 	}
 
@@ -203,8 +208,8 @@ func placeRaster(c *crsDefinition, t [6]float64, width, height float64) (r raste
 	return r, nil
 }
 
-// polesWithin returns the latitudes of the poles that lie in the raster by more than margin pixels,
-// or outside by less if margin is negative.
+// polesWithin returns the latitudes of the poles that lie more than margin pixels inside the
+// raster. With a negative margin they may lie outside by less than that.
 func (r *rasterPlace) polesWithin(margin float64) (latitudes []float64) {
 	for _, pole := range r.poles {
 		inside := min(
@@ -221,11 +226,14 @@ func (r *rasterPlace) polesWithin(margin float64) (latitudes []float64) {
 
 // at returns the position on WGS 84 of a column and a row. The error is errOutsideProjection.
 func (r *rasterPlace) at(col, row float64) (position, error) {
-	lon, lat, err := r.projection.inverse(applyTransform(r.transform, col, row))
-	if err == nil {
-		lon, lat = r.shift.toWGS84(r.projection.ellipsoid, lon, lat)
+	x, y := applyTransform(r.transform, col, row)
+	lon, lat, err := r.projection.inverse(x, y)
+	if err != nil {
+		return position{}, err
 	}
-	return position{lon, lat}, err
+
+	lon, lat = r.shift.toWGS84(r.projection.ellipsoid, lon, lat)
+	return position{lon, lat}, nil
 }
 
 // onEdges returns column and row of a point on the edges. along counts the edges from the origin,
@@ -343,10 +351,12 @@ func (r *rasterPlace) trace(segments int) (points []edgePoint, whole bool) {
 
 	// Begin at a corner that is no pole.
 	first := 0
-	for ; first < 3; first++ {
-		if _, pole := r.poleOn(r.onEdges(float64(first))); !pole {
+	for first < 3 {
+		_, pole := r.poleOn(r.onEdges(float64(first)))
+		if !pole {
 			break
 		}
+		first++
 	}
 
 	add(float64(first))
@@ -400,19 +410,24 @@ func (r *rasterPlace) rangeOfEdges() (bounds degreesRange, overshoot float64, wh
 		if half < 180 {
 			fromMiddle := math.Remainder(at[0]-bounds.west-half, 360)
 			east := math.Abs(fromMiddle) - half
-			overshoot = max(overshoot, degree*math.Cos(at[1]*math.Pi/180)*east)
+			degreeEast := degree * math.Cos(at[1]*math.Pi/180)
+			overshoot = max(overshoot, degreeEast*east)
 		}
 	}
 
-	// The extremes between the points lie near poles and at turning points.
+	// Extremes between the points lie near poles.
 	for edge := range 4 {
 		for _, along := range r.nearPoles(edge, 0) {
 			measure(along)
 		}
 	}
+
+	// And at turning points.
 	for i := 2; i < len(points); i++ {
+		three := [3]edgePoint(points[i-2:])
 		for axis := range 2 {
-			if along, ok := turningPoint([3]edgePoint(points[i-2:]), axis); ok {
+			along, ok := turningPoint(three, axis)
+			if ok {
 				measure(along)
 			}
 		}
@@ -437,7 +452,8 @@ func turningPoint(points [3]edgePoint, axis int) (along float64, ok bool) {
 	curve := (nextRise - rise) / (c.along - a.along)
 
 	const least = 1e-9 // degrees: flatter is rounding error
-	isCurved := math.Abs(curve)*(c.along-a.along)*(c.along-a.along) > least
+	length := c.along - a.along
+	isCurved := math.Abs(curve)*length*length > least
 	if !isCurved {
 		return 0, false
 	}
@@ -529,8 +545,11 @@ func pixelSizeMetres(p projection, t [6]float64, col, row float64) (float64, err
 	x := u[1]*v[2] - u[2]*v[1]
 	y := u[2]*v[0] - u[0]*v[2]
 	z := u[0]*v[1] - u[1]*v[0]
-	area := 4 * math.Hypot(math.Hypot(x, y), z)
-	if !(area > 0 && isFinite(area)) {
+
+	quarter := math.Hypot(math.Hypot(x, y), z)
+	area := 4 * quarter
+	isValid := area > 0 && isFinite(area)
+	if !isValid {
 		return 0, errOutsideProjection
 	}
 	return math.Sqrt(area), nil

@@ -13,7 +13,12 @@ type ellipsoid struct {
 }
 
 // wgs84 returns the ellipsoid of WGS 84, EPSG 7030.
-func wgs84() ellipsoid { return ellipsoid{6378137, 298.257223563} }
+func wgs84() ellipsoid {
+	return ellipsoid{
+		a:                 6378137,
+		inverseFlattening: 298.257223563,
+	}
+}
 
 // eccentricity2 returns the square of the first eccentricity.
 func (e ellipsoid) eccentricity2() float64 {
@@ -81,14 +86,18 @@ type projectionParameters map[int]float64
 
 // value returns a parameter, absent where it is not given.
 func (p projectionParameters) value(code int, absent float64) float64 {
-	if v, ok := p[code]; ok {
-		return v
+	v, ok := p[code]
+	if !ok {
+		return absent
 	}
-	return absent
+	return v
 }
 
 // angle returns a parameter in radians, NaN where it is not given.
-func (p projectionParameters) angle(code int) float64 { return p.value(code, math.NaN()) * radian }
+func (p projectionParameters) angle(code int) float64 {
+	degrees := p.value(code, math.NaN())
+	return degrees * radian
+}
 
 // formula selects the formulas of a projection. Many methods of the EPSG dataset share theirs.
 type formula int
@@ -225,7 +234,8 @@ func newProjection(method int, e ellipsoid, parameters projectionParameters) (pr
 		p.gaussShift
 
 	isEllipsoid := e.a > 0 && p.e2 >= 0 && p.e2 < 1
-	if !isEllipsoid || p.scale == 0 || !isFinite(origin+figures) {
+	isComplete := isFinite(origin + figures)
+	if !isEllipsoid || p.scale == 0 || !isComplete {
 		return projection{}, fmt.Errorf("parameters of projection method %d are missing or out of range", method)
 	}
 	return p, nil
@@ -254,19 +264,19 @@ func (p *projection) setFormula(method int, parameters projectionParameters) boo
 	case methodLambertCylindrical, methodLambertCylindricalSphere:
 		k := p.parallelRadius(phi1)
 		p.formula = formulaEqualAreaCylinder
-		p.axes = [4]float64{k, 0, 0, 1 / k}
+		p.axes = [4]float64{
+			k, 0,
+			0, 1 / k,
+		}
 	case methodLambertConic1SP:
 		p.setConformalCone(math.Sin(p.latitude), p.latitude)
 	case methodLambertConicWest:
 		p.setConformalCone(math.Sin(p.latitude), p.latitude)
 		p.axes[0] = -1
-	case methodLambertConic2SP, methodLambertConicBelgium, methodLambertConicMichigan: // Snyder, equation 15-8
-		n := math.Sin(phi1)
-		if phi1 != phi2 {
-			ratio := p.parallelRadius(phi1) / p.parallelRadius(phi2)
-			n = math.Log(ratio) / (p.isometric(phi2) - p.isometric(phi1))
-		}
-
+	case methodLambertConic2SP,
+		methodLambertConicBelgium,
+		methodLambertConicMichigan:
+		n := p.constantOfCone(phi1, phi2)
 		p.setConformalCone(n, phi1)
 		if method == methodLambertConicBelgium { // GN 9803: the angle of the cone less 29.2985"
 			p.longitude += 29.2985 / 3600 / n
@@ -290,7 +300,10 @@ func (p *projection) setFormula(method int, parameters projectionParameters) boo
 	case methodKrovak, methodKrovakNorth:
 		p.setKrovak(parameters)
 		if method == methodKrovak {
-			p.axes = [4]float64{0, -1, -1, 0}
+			p.axes = [4]float64{
+				0, -1,
+				-1, 0,
+			}
 		}
 	case methodObliqueMercatorA, methodObliqueMercatorB:
 		p.setObliqueMercator(method, parameters)
@@ -308,6 +321,18 @@ func (p *projection) setFormula(method int, parameters projectionParameters) boo
 	}
 
 	return true
+}
+
+// constantOfCone returns n of Lambert's conformal cone with two standard parallels: Snyder,
+// equation 15-8.
+func (p *projection) constantOfCone(phi1, phi2 float64) float64 {
+	if phi1 == phi2 {
+		return math.Sin(phi1)
+	}
+
+	ratio := p.parallelRadius(phi1) / p.parallelRadius(phi2)
+	difference := p.isometric(phi2) - p.isometric(phi1)
+	return math.Log(ratio) / difference
 }
 
 // setAlbers sets Albers' cone with two standard parallels: Snyder, equations 14-13 and 14-14.
@@ -436,7 +461,9 @@ func turnSphere(lam, tan, sinPole, cosPole float64) (newLam, newTan float64) {
 // forward returns the coordinates of degrees. The error is errOutsideProjection.
 func (p *projection) forward(lon, lat float64) (x, y float64, err error) {
 	if p.formula == formulaGeographic {
-		return finite((lon-p.longitude)/p.unit, lat/p.unit)
+		x = (lon - p.longitude) / p.unit
+		y = lat / p.unit
+		return finite(x, y)
 	}
 
 	lam := math.Remainder(lon-p.longitude, 360) * radian
@@ -450,8 +477,11 @@ func (p *projection) forward(lon, lat float64) (x, y float64, err error) {
 		return 0, 0, errOutsideProjection
 	}
 
-	x = p.falseEast + p.scale*(p.axes[0]*east+p.axes[1]*north)
-	y = p.falseNorth + p.scale*(p.axes[2]*east+p.axes[3]*north)
+	// Metres along the axes, then coordinates.
+	alongX := p.axes[0]*east + p.axes[1]*north
+	alongY := p.axes[2]*east + p.axes[3]*north
+	x = p.falseEast + p.scale*alongX
+	y = p.falseNorth + p.scale*alongY
 	return finite(x/p.unit, y/p.unit)
 }
 
@@ -459,7 +489,9 @@ func (p *projection) forward(lon, lat float64) (x, y float64, err error) {
 // cylinder it is continuous. The error is errOutsideProjection.
 func (p *projection) inverse(x, y float64) (lon, lat float64, err error) {
 	if p.formula == formulaGeographic {
-		return finite(x*p.unit+p.longitude, y*p.unit)
+		lon = x*p.unit + p.longitude
+		lat = y * p.unit
+		return finite(lon, lat)
 	}
 
 	// Metres along the axes from the origin, then metres east and north.
@@ -476,7 +508,9 @@ func (p *projection) inverse(x, y float64) (lon, lat float64, err error) {
 	}
 
 	lam, phi := p.unproject(east, north+p.originNorthing)
-	return finite(p.longitude+lam/radian, phi/radian)
+	lon = p.longitude + lam/radian
+	lat = phi / radian
+	return finite(lon, lat)
 }
 
 // isFinite reports whether v is neither infinite nor NaN.
@@ -510,10 +544,11 @@ func (p *projection) project(lam, phi float64) (x, y float64) {
 		y = p.meridianArc(phi)
 		return x, y
 	case formulaCassini, formulaPolyconic, formulaColombiaUrban:
-		if math.Abs(lam) <= searchedLong && math.Abs(phi) <= searchedLat {
-			return p.projectLocal(lam, phi)
+		inDomain := math.Abs(lam) <= searchedLong && math.Abs(phi) <= searchedLat
+		if !inDomain {
+			return math.NaN(), math.NaN()
 		}
-		return math.NaN(), math.NaN()
+		return p.projectLocal(lam, phi)
 	}
 
 	// Cylinders.
@@ -544,10 +579,13 @@ func (p *projection) project(lam, phi float64) (x, y float64) {
 		if tan*p.cone < 0 {
 			versine = 2 - versine
 		}
-		if p.inner == 0 && versine > 2-1e-9 {
+
+		isFarPole := versine > 2-1e-9
+		if p.inner == 0 && isFarPole {
 			return math.NaN(), math.NaN()
 		}
-		rho = a * math.Sqrt(p.inner+math.Abs(p.cone)*p.qPole*versine) / p.cone
+		alpha := p.inner + math.Abs(p.cone)*p.qPole*versine
+		rho = a * math.Sqrt(alpha) / p.cone
 	}
 
 	sin, cos := math.Sincos(p.cone * lam)
@@ -715,8 +753,11 @@ func (p *projection) search(x, y float64) (lam, phi float64) {
 	)
 
 	// Begin with the position on a sphere, within the domain.
-	phi = max(-searchedLat, min(p.latitude+y/p.ellipsoid.a, searchedLat))
-	lam = max(-searchedLong, min(x/p.ellipsoid.a/math.Cos(phi), searchedLong))
+	a := p.ellipsoid.a
+	phi = p.latitude + y/a
+	phi = max(-searchedLat, min(phi, searchedLat))
+	lam = x / a / math.Cos(phi)
+	lam = max(-searchedLong, min(lam, searchedLong))
 
 	for range 20 {
 		x0, y0 := p.projectLocal(lam, phi)
