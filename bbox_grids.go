@@ -91,7 +91,8 @@ func (h *headerReader) readHGT(extension string, m *extent) (read bool, err erro
 			return false, nil
 		}
 
-		b, err := h.at(h.size-4, 4, "the size that gzip states") // RFC 1952, section 2.3.1: ISIZE
+		// RFC 1952, section 2.3.1: ISIZE.
+		b, err := h.at(h.size-4, 4, "the size that gzip states")
 		if err != nil {
 			return true, err
 		}
@@ -143,7 +144,9 @@ func (h *headerReader) readHGT(extension string, m *extent) (read bool, err erro
 		dx, 0, lon - dx/2,
 		0, -dy, lat + 1 + dy/2,
 	}
-	return true, h.place(m, t, "the name and the size of the HGT file", geographicCRS(epsgWGS84))
+
+	crs := geographicCRS(epsgWGS84)
+	return true, h.place(m, t, "the name and the size of the HGT file", crs)
 }
 
 // setHeights sets the fields of a format that only has heights at points, in metres and 16 bits.
@@ -323,7 +326,10 @@ func parseUHL(uhl []byte) (label dtedLabel, err error) {
 
 	lon, first := angle(5)
 	lat, _ := angle(13)
-	if first == 'N' || first == 'S' { // before Amendment 1 of MIL-D-89020 the two were swapped
+
+	// Before Amendment 1 of MIL-D-89020 the two were swapped.
+	isSwapped := first == 'N' || first == 'S'
+	if isSwapped {
 		lon, lat = lat, lon
 	}
 
@@ -493,7 +499,8 @@ func (h *headerReader) readEHdr(extension string, m *extent) (read bool, err err
 	}
 
 	m.setSamples(bands, bits, format)
-	err = h.placeGrid(g, "the header "+cleanText([]byte(name), maxNameText), m)
+	source := "the header " + cleanText([]byte(name), maxNameText)
+	err = h.placeGrid(g, source, m)
 	if m.Width == nil {
 		return true, err
 	}
@@ -598,7 +605,8 @@ func (m *extent) checkName(name string) {
 func unsupportedFormat(extension string, head []byte, m *extent) error {
 	seems := "of an unknown format"
 	isControl := func(b byte) bool {
-		return b < ' ' && !strings.ContainsRune("\t\n\r\f", rune(b))
+		isInText := strings.ContainsRune("\t\n\r\f", rune(b))
+		return b < ' ' && !isInText
 	}
 	beginning := head[:min(len(head), 512)]
 	if !slices.ContainsFunc(beginning, isControl) {

@@ -73,7 +73,8 @@ func (h *headerReader) sidecar(limit int, extensions ...string) (content []byte,
 			for i := range extension {
 				isUpper := upper>>i&1 == 1
 				if isUpper {
-					b[len(stem)+i] = byte(unicode.ToUpper(rune(extension[i])))
+					letter := unicode.ToUpper(rune(extension[i]))
+					b[len(stem)+i] = byte(letter)
 				}
 			}
 
@@ -186,7 +187,10 @@ func (h *headerReader) compareCRS(keys crsParameters, m *extent) {
 
 // nameOfCRS returns the code or else the name of the CRS, with that of the vertical CRS.
 func (m *extent) nameOfCRS() string {
-	name := *cmp.Or(m.CRS, m.CRSName, new("a CRS without a name"))
+	name := *cmp.Or(
+		m.CRS,
+		m.CRSName,
+		new("a CRS without a name"))
 	if m.VerticalCRS != nil {
 		name += " with " + *m.VerticalCRS
 	}
@@ -291,6 +295,7 @@ func parseNumber(s string) (float64, bool) {
 		return 0, false
 	}
 
-	v, err := strconv.ParseFloat(strings.Replace(s, ",", ".", 1), 64)
+	s = strings.Replace(s, ",", ".", 1)
+	v, err := strconv.ParseFloat(s, 64)
 	return v, err == nil
 }

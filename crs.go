@@ -602,8 +602,8 @@ func (p *crsParameters) unusedParameter(c *crsDefinition) int {
 
 // sameUnit reports whether two units differ by rounding at most. Both kinds of foot differ by more.
 func sameUnit(a, b float64) bool {
-	const rounding = 1e-6 // relative
-	return math.Abs(a-b) <= rounding*math.Abs(b)
+	const tolerance = 1e-6 // relative
+	return math.Abs(a-b) <= tolerance*math.Abs(b)
 }
 
 // codeOf returns the EPSG code of a CRS that a file describes without one. It returns 0 if the

@@ -81,13 +81,15 @@ func (r *degreesRange) addPoles(latitudes []float64) {
 
 // shiftOver returns the shift to WGS 84 for the middle of a raster, or errOutsideProjection.
 func (c *crsDefinition) shiftOver(t [6]float64, width, height float64) (datumShift, error) {
-	lon, lat, err := c.projection.inverse(applyTransform(t, width/2, height/2))
+	x, y := applyTransform(t, width/2, height/2)
+	lon, lat, err := c.projection.inverse(x, y)
 	if err != nil {
 		return datumShift{}, err
 	}
 
 	// How far the raster reaches from there; half the globe if its corner has no position.
-	cornerLon, cornerLat, err := c.projection.inverse(applyTransform(t, 0, 0))
+	x, y = applyTransform(t, 0, 0)
+	cornerLon, cornerLat, err := c.projection.inverse(x, y)
 	if err != nil {
 		cornerLon = lon + 180
 		cornerLat = lat
@@ -146,15 +148,21 @@ func boxInDegrees(c *crsDefinition, t [6]float64, width, height float64) (degree
 	}
 
 	// A pixel more than the globe needs no warning.
-	pixelX := max(math.Abs(t[0]), math.Abs(t[1])) * p.unit
-	pixelY := max(math.Abs(t[3]), math.Abs(t[4])) * p.unit
+	pixelX := max(
+		math.Abs(t[0]),
+		math.Abs(t[1])) * p.unit
+	pixelY := max(
+		math.Abs(t[3]),
+		math.Abs(t[4])) * p.unit
 	beyondPole := max(r.north-90, -90-r.south)
 	if p.formula == formulaGeographic && beyondPole > pixelY {
-		box.warnings = append(box.warnings, "the raster reaches beyond a pole; bbox ends there")
+		box.warnings = append(box.warnings,
+			"the raster reaches beyond a pole; bbox ends there")
 	}
 	farthestLon := max(r.east, -r.west)
 	if farthestLon > 360+pixelX {
-		box.warnings = append(box.warnings, "its longitudes go beyond ±360°; bbox has them within ±180°")
+		box.warnings = append(box.warnings,
+			"its longitudes go beyond ±360°; bbox has them within ±180°")
 	}
 
 	west, east := normalizeLongitudes(r.west, r.east)
@@ -447,18 +455,22 @@ func turningPoint(points [3]edgePoint, axis int) (along float64, ok bool) {
 	}
 
 	// Divided differences of first and second order.
-	rise := (b.position[axis] - a.position[axis]) / (b.along - a.along)
-	nextRise := (c.position[axis] - b.position[axis]) / (c.along - b.along)
-	curve := (nextRise - rise) / (c.along - a.along)
+	atA := a.position[axis]
+	atB := b.position[axis]
+	atC := c.position[axis]
+	length := c.along - a.along
+	rise := (atB - atA) / (b.along - a.along)
+	nextRise := (atC - atB) / (c.along - b.along)
+	curve := (nextRise - rise) / length
 
 	const least = 1e-9 // degrees: flatter is rounding error
-	length := c.along - a.along
 	isCurved := math.Abs(curve)*length*length > least
 	if !isCurved {
 		return 0, false
 	}
 
-	along = (a.along+b.along)/2 - rise/curve/2
+	middle := (a.along + b.along) / 2
+	along = middle - rise/curve/2
 	isBetween := along > a.along && along < c.along
 	return along, isBetween
 }

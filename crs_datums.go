@@ -24,7 +24,10 @@ type datumShift struct {
 	operations string // EPSG codes of the operations
 	accuracyM  float64
 	area       []float64 // that it is made for: west south east north in degrees
-	values     []float64 // X Y Z in metres [X Y Z in arc-seconds, parts per million]; none: no shift is known
+
+	// X, Y and Z in metres. There may be four more: turns about X, Y and Z in arc-seconds, and the
+	// scale in parts per million. None: no shift is known.
+	values []float64
 }
 
 // datumShifts returns a datum's shifts to WGS 84, the most accurate first.
@@ -54,8 +57,10 @@ func (c *crsDefinition) shiftAt(lon, lat, reach float64) datumShift {
 	const near = 10 // degrees
 
 	unknown := datumShift{accuracyM: accuracyUnknown}
-	difference := math.Abs(c.ellipsoid.inverseFlattening - wgs84().inverseFlattening)
-	isAlmostWGS84 := c.ellipsoid.a == wgs84().a && difference < 1e-4 // GRS 1980 too
+	const tolerance = 1e-4 // GRS 1980 differs from WGS 84 by less
+	w := wgs84()
+	difference := math.Abs(c.ellipsoid.inverseFlattening - w.inverseFlattening)
+	isAlmostWGS84 := c.ellipsoid.a == w.a && difference < tolerance
 	if isAlmostWGS84 {
 		unknown.accuracyM = accuracyGeocentric
 	}

@@ -9,19 +9,24 @@ func tanOfVersine(versine float64) float64 {
 		return math.NaN()
 	}
 
-	return (1 - versine) / math.Sqrt(max(versine*(2-versine), 1e-34))
+	const least = 1e-34 // never divide by 0
+	sin := 1 - versine
+	cos2 := max(versine*(2-versine), least)
+	return sin / math.Sqrt(cos2)
 }
 
 // parallelRadius returns the radius of a parallel in semi-major axes: m in Snyder, equation 14-15.
 func (p *projection) parallelRadius(phi float64) float64 {
 	sin, cos := math.Sincos(phi)
-	return cos / math.Sqrt(1-p.e2*sin*sin)
+	w2 := 1 - p.e2*sin*sin
+	return cos / math.Sqrt(w2)
 }
 
 // meridianRadius returns the radius of curvature in the meridian, in metres: Snyder, equation 4-18.
 func (p *projection) meridianRadius(phi float64) float64 {
 	sin2 := math.Pow(math.Sin(phi), 2)
-	return p.ellipsoid.a * (1 - p.e2) / math.Pow(1-p.e2*sin2, 1.5)
+	w2 := 1 - p.e2*sin2
+	return p.ellipsoid.a * (1 - p.e2) / math.Pow(w2, 1.5)
 }
 
 // authalicQ returns q for the sine of a latitude: Snyder, equation 3-12.
@@ -92,7 +97,8 @@ func (p *projection) isometric(phi float64) float64 {
 
 // meridianArc returns the metres from the equator along a meridian.
 func (p *projection) meridianArc(phi float64) float64 {
-	_, north := p.kruger.forward(0, p.conformalTan(math.Tan(phi)))
+	tauC := p.conformalTan(math.Tan(phi))
+	_, north := p.kruger.forward(0, tauC)
 	return north
 }
 
@@ -240,8 +246,9 @@ func (k *krugerSeries) forward(lam, tauC float64) (east, north float64) {
 func (k *krugerSeries) inverse(east, north float64) (lam, tauC float64) {
 	xi := north / k.radius
 	eta := east / k.radius
-	isInDomain := math.Abs(eta) <= maxKrugerEta+rounding && math.Abs(xi) <= math.Pi+rounding
-	if !isInDomain {
+	isNear := math.Abs(eta) <= maxKrugerEta+rounding
+	isWithinTurn := math.Abs(xi) <= math.Pi+rounding
+	if !isNear || !isWithinTurn {
 		return math.NaN(), math.NaN()
 	}
 

@@ -133,7 +133,7 @@ type projection struct {
 	longitude float64 // of the natural origin or the prime meridian, degrees
 
 	scale          float64    // at the natural origin; negative where the axes point south and west
-	axes           [4]float64 // matrix, row by row, from metres east and north to the two axes, before scale
+	axes           [4]float64 // matrix, row by row; it makes metres east and north metres along the axes
 	falseEast      float64    // metres along the first axis
 	falseNorth     float64    // metres along the second axis
 	originNorthing float64    // northing of the natural origin in the formulas, metres
@@ -365,7 +365,8 @@ func (p *projection) setLambertAzimuthal(hemisphere float64) {
 	p.sinPole = p.authalicQ(math.Sin(p.latitude)) / p.qPole
 	p.cosPole = math.Sqrt(1 - p.sinPole*p.sinPole)
 
-	d := p.parallelRadius(p.latitude) / p.cosPole / math.Sqrt(p.qPole/2)
+	radius := math.Sqrt(p.qPole / 2) // of the authalic sphere, in semi-major axes
+	d := p.parallelRadius(p.latitude) / p.cosPole / radius
 	p.axes = [4]float64{
 		d, 0,
 		0, 1 / d,
@@ -383,7 +384,8 @@ func (p *projection) setKrovak(parameters projectionParameters) {
 	sin, cos := math.Sincos(pseudoParallel)
 	p.formula = formulaConformalCone
 	p.cone = sin
-	p.radius = p.radius * cos / sin * math.Exp(sin*math.Atanh(sin))
+	isometric := math.Atanh(sin) // of the pseudo standard parallel
+	p.radius = p.radius * cos / sin * math.Exp(sin*isometric)
 }
 
 // setObliqueMercator sets Hotine's oblique Mercator: GN 9812. Variant A counts from where the
@@ -428,10 +430,15 @@ func (p *projection) setConformalCone(n, phi float64) {
 func (p *projection) setGaussSphere() (sin, cos float64) {
 	sinPhi, cosPhi := math.Sincos(p.latitude)
 
-	p.gauss = math.Sqrt(1 + p.e2*math.Pow(cosPhi, 4)/(1-p.e2))
+	cos4 := math.Pow(cosPhi, 4)
+	p.gauss = math.Sqrt(1 + p.e2*cos4/(1-p.e2))
+
 	sin = sinPhi / p.gauss
-	p.gaussShift = math.Atanh(sin) - p.gauss*p.isometric(p.latitude)
-	p.radius = p.ellipsoid.a * math.Sqrt(1-p.e2) / (1 - p.e2*sinPhi*sinPhi)
+	isometric := p.isometric(p.latitude)
+	p.gaussShift = math.Atanh(sin) - p.gauss*isometric
+
+	w2 := 1 - p.e2*sinPhi*sinPhi
+	p.radius = p.ellipsoid.a * math.Sqrt(1-p.e2) / w2
 
 	cos = math.Sqrt(1 - sin*sin)
 	return sin, cos
@@ -497,9 +504,10 @@ func (p *projection) inverse(x, y float64) (lon, lat float64, err error) {
 	// Metres along the axes from the origin, then metres east and north.
 	x = (x*p.unit - p.falseEast) / p.scale
 	y = (y*p.unit - p.falseNorth) / p.scale
-	determinant := p.axes[0]*p.axes[3] - p.axes[1]*p.axes[2]
-	east := (p.axes[3]*x - p.axes[1]*y) / determinant
-	north := (p.axes[0]*y - p.axes[2]*x) / determinant
+	m := p.axes
+	determinant := m[0]*m[3] - m[1]*m[2]
+	east := (m[3]*x - m[1]*y) / determinant
+	north := (m[0]*y - m[2]*x) / determinant
 
 	const limit = 1.01 * farthest // more than in forward, whose results must come back
 	isNear := math.Abs(east) <= limit && math.Abs(north) <= limit
@@ -574,7 +582,8 @@ func (p *projection) project(lam, phi float64) (x, y float64) {
 	switch p.formula {
 	case formulaConformalCone: // GN 9801 with t = exp(-ψ)
 		rho = p.radius * math.Exp(-p.cone*math.Asinh(tan))
-	case formulaEqualAreaCone: // GN 9822 with α = n²ρ²/a², from 1 - sin β, which is exact near the pole
+	case formulaEqualAreaCone:
+		// GN 9822 with α = n²ρ²/a², from the versine 1 - sin β, which is exact near the pole.
 		versine := 1 / (h * (h + math.Abs(tan)))
 		if tan*p.cone < 0 {
 			versine = 2 - versine
@@ -642,8 +651,10 @@ func (p *projection) unproject(x, y float64) (lam, phi float64) {
 		}
 
 		r := rho * p.cone / a
-		versine := (r*r - p.inner) / (math.Abs(p.cone) * p.qPole)
-		tan = math.Copysign(1, p.cone) * tanOfVersine(versine)
+		alpha := r * r
+		versine := (alpha - p.inner) / (math.Abs(p.cone) * p.qPole)
+		hemisphere := math.Copysign(1, p.cone)
+		tan = hemisphere * tanOfVersine(versine)
 	}
 
 	return p.fromSphere(lam, tan)
@@ -662,8 +673,10 @@ func (p *projection) toSphere(lam, phi float64) (sphereLam, tan float64) {
 	}
 
 	if p.gauss != 1 {
-		lam = onGlobe(lam*p.gauss, p.radius) // Gauss's sphere has a gap at ±180°
-		tan = math.Sinh(p.gauss*math.Asinh(tan) + p.gaussShift)
+		// Gauss's sphere has a gap at ±180°.
+		lam = onGlobe(lam*p.gauss, p.radius)
+		isometric := math.Asinh(tan)
+		tan = math.Sinh(p.gauss*isometric + p.gaussShift)
 	}
 
 	if p.cosPole != 0 {
@@ -687,7 +700,8 @@ func (p *projection) fromSphere(lam, tan float64) (ellipsoidLam, phi float64) {
 
 	if p.gauss != 1 {
 		lam = lam / p.gauss
-		tan = math.Sinh((math.Asinh(tan) - p.gaussShift) / p.gauss)
+		isometric := math.Asinh(tan)
+		tan = math.Sinh((isometric - p.gaussShift) / p.gauss)
 	}
 	return lam, math.Atan(p.geodeticTan(tan))
 }
@@ -709,7 +723,9 @@ func onGlobe(lam, lever float64) float64 {
 func (p *projection) projectLocal(lam, phi float64) (x, y float64) {
 	sin, cos := math.Sincos(phi)
 	nu := p.ellipsoid.a * p.parallelRadius(phi) / cos // radius of curvature in the prime vertical
-	east := nu * cos * lam                            // along the parallel
+
+	// Along the parallel and along the meridian.
+	east := nu * cos * lam
 	arc := p.meridianArc(phi) - p.meridianArc(p.latitude)
 
 	switch p.formula {
@@ -720,7 +736,8 @@ func (p *projection) projectLocal(lam, phi float64) (x, y float64) {
 		y = arc + east*half*half*2/l
 		return x, y
 	case formulaColombiaUrban: // GN 1052
-		nu0 := p.ellipsoid.a * p.parallelRadius(p.latitude) / math.Cos(p.latitude)
+		parallel0 := p.ellipsoid.a * p.parallelRadius(p.latitude)
+		nu0 := parallel0 / math.Cos(p.latitude)
 		rho0 := p.meridianRadius(p.latitude)
 		curve := math.Tan(p.latitude) / (2 * rho0 * nu0) * east * east
 		rho := p.meridianRadius((phi + p.latitude) / 2)
@@ -763,7 +780,9 @@ func (p *projection) search(x, y float64) (lam, phi float64) {
 		x0, y0 := p.projectLocal(lam, phi)
 		dx := x - x0
 		dy := y - y0
-		inDomain := math.Abs(lam) <= searchedLong+rounding && math.Abs(phi) <= searchedLat+rounding
+		isNearMeridian := math.Abs(lam) <= searchedLong+rounding
+		isNearEquator := math.Abs(phi) <= searchedLat+rounding
+		inDomain := isNearMeridian && isNearEquator
 		if math.Hypot(dx, dy) < enough && inDomain {
 			return lam, phi
 		}
