@@ -60,8 +60,7 @@ const (
 	ownShare    = 4         // one caller may use a fourth of maxBodies, and of maxAnswers
 	largeAnswer = 64 << 10  // smaller answers are not counted
 
-	bodyTimeout = 10 * time.Second     // a body must arrive within this
-	refusalTime = 5 * time.Millisecond // refused requests of one caller end one by one, each after this
+	bodyTimeout = 10 * time.Second // a body must arrive within this
 )
 
 // Limits of calls of the file system for contents. A call that hangs keeps a thread.
@@ -75,10 +74,9 @@ const unbounded = 1 << 30
 
 // limits hold the limiters of a service, so that nobody slows the others.
 type limits struct {
-	pool     *limiter           // slots of the pool: a quarter of its connections for one caller
-	cores    *limiter           // slots to compute: one for a caller, and one for each core
-	classes  map[class]*limiter // slots of the other classes that have some
-	refusals *limiter           // slots to end a refused request: one for a caller
+	pool    *limiter           // slots of the pool: a quarter of its connections for one caller
+	cores   *limiter           // slots to compute: one for a caller, and one for each core
+	classes map[class]*limiter // slots of the other classes that have some
 
 	bodies  *byteLimiter // of requests, in memory
 	answers *byteLimiter // over largeAnswer bytes, in memory while they are sent
@@ -100,9 +98,8 @@ func newLimits(connections int) *limits {
 			stream:  newLimiter(maxStreams, unbounded),
 			sending: newLimiter(maxFiles, unbounded),
 		},
-		refusals: newLimiter(1, unbounded),
-		bodies:   newByteLimiter(maxBodies),
-		answers:  newByteLimiter(maxAnswers),
+		bodies:  newByteLimiter(maxBodies),
+		answers: newByteLimiter(maxAnswers),
 	}
 }
 
@@ -337,18 +334,6 @@ func lastMoment(ctx context.Context) (context.Context, context.CancelFunc) {
 
 	detached := context.WithoutCancel(ctx)
 	return context.WithDeadline(detached, deadline.Add(400*time.Millisecond))
-}
-
-// slowRefusal waits for the caller's turn before a refused request ends. A client that repeats such
-// requests waits too. So a flood of them takes little of the cores, whatever each one costs.
-func (l *limits) slowRefusal(ctx context.Context, caller string) {
-	release, err := l.refusals.acquire(ctx, caller)
-	if err != nil {
-		return // the client has left, or has thousands of requests under way
-	}
-	defer release()
-
-	pause(ctx, refusalTime)
 }
 
 // receiveBody reads the request's body into memory: at most size bytes, within bodyTimeout and the

@@ -265,39 +265,6 @@ func (c *raw) send(text string) (status int, err error) {
 	return a.StatusCode, err
 }
 
-// TestRefusedRequestsTakeTurns: refused requests of one caller end one after the other. Its other requests, and the
-// refused ones of other callers, do not wait for them.
-func TestRefusedRequestsTakeTurns(t *testing.T) {
-	t.Parallel()
-	ts := startServer(t, nil, "CAIRN_TRUSTED_PROXIES=127.0.0.1/32")
-	const network, other = "192.0.2.1", "192.0.2.2"
-	from := func(address, path string) int {
-		a, _ := ts.client().send("GET", path, nil, "X-Forwarded-For: "+address)
-		return a.status
-	}
-
-	release, err := ts.limits.refusals.acquire(t.Context(), network)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	refused := make(chan int)
-	go func() { refused <- from(network, mePath) }()
-	waitFor(t, "the refused request to wait", func() bool { return ts.limits.refusals.length(network) == 2 })
-
-	if got := from(network, "/health"); got != 200 {
-		t.Errorf("a good request of the network: %d, want 200", got)
-	}
-	if got := from(other, mePath); got != 401 {
-		t.Errorf("a refused request of another network: %d, want 401", got)
-	}
-
-	release()
-	if got := <-refused; got != 401 {
-		t.Errorf("the request that waited: %d, want 401", got)
-	}
-}
-
 // TestConnectionOutlivesTimeLimit: a change that runs into its time limit leaves its connection usable.
 func TestConnectionOutlivesTimeLimit(t *testing.T) {
 	t.Parallel()

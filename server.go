@@ -425,10 +425,6 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	} else {
 		s.serveRoute(answer, r)
 	}
-
-	if answer.status >= http.StatusBadRequest {
-		s.core.limits.slowRefusal(r.Context(), c.slots.caller)
-	}
 }
 
 // newCaller returns the caller of a request. Only the address of the caller is known yet.
