@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -354,6 +355,11 @@ func (a *analyzer) analyze(ctx context.Context, t task) (err error) {
 		return &failure{failureInternal, "The program ended three times after it had read the files."}
 	}
 
+	// In the merge, a file that ends the program is found after fewer deaths than these.
+	if t.Deaths > 3*maxDeaths {
+		return &failure{failureInternal, "The program ended ten times while it compared the directory with the rows."}
+	}
+
 	// The former owner may have looked long ago, so files may be back.
 	if t.Step == stepRemove {
 		t.OthersLooked = false
@@ -413,7 +419,8 @@ func (a *analyzer) check(ctx context.Context, t task) error {
 
 // resultsAreCurrent is SQL for whether the checks of analysis $2 would find in dataset $1 what the
 // results have: no row was stored or removed since, the expectation and the checks are the same,
-// and neither analysis had a failure or a warning.
+// and neither analysis had a failure or a warning. Copies are compared again, because a file that
+// could not be read then may be read now.
 const resultsAreCurrent = `
 	SELECT EXISTS (
 		SELECT
@@ -425,7 +432,7 @@ const resultsAreCurrent = `
 	) AND NOT EXISTS (
 		SELECT
 		FROM dataset_finding_totals
-		WHERE dataset_id = $1 AND code IN ('` + findingNotFound + `', '` + findingNotExamined + `')
+		WHERE dataset_id = $1 AND code IN ('` + findingNotFound + `', '` + findingNotExamined + `', 'duplicate')
 	) AND NOT EXISTS (
 		SELECT
 		FROM analyses a
@@ -571,11 +578,11 @@ func (a *analyzer) leaveToOthers(ctx context.Context, t task, reason string) err
 }
 
 // isRefused reports whether the database refused a statement, which counts as a failure of the
-// analysis, also if it was for the time limit (57014). An outage does not count.
+// analysis, also if it was for the time limit (57014), for memory (53200) or for the size of
+// temporary files (53400). An outage does not count.
 func isRefused(err error) bool {
-	const queryCanceled = "57014"
 	said, refused := errors.AsType[*pgconn.PgError](err)
-	return refused && (!isUnavailable(err) || said.Code == queryCanceled)
+	return refused && (!isUnavailable(err) || slices.Contains([]string{"57014", "53200", "53400"}, said.Code))
 }
 
 // release releases the analysis that was claimed with the token, if there is one. With failed it

@@ -68,7 +68,7 @@ const maxSessions = 100
 // createSession opens a session for a user whose credentials were checked, and returns the user as
 // of now. The user's oldest sessions beyond maxSessions end. If the status is not active, or
 // credential_version has risen since the check, the error is errWrongCredentials. The update locks
-// the user's row: a change that is committed later sees this session and ends it.
+// the user's row: a change of the user that is committed later sees this session and ends it.
 func createSession(
 	ctx context.Context,
 	db *pgxpool.Pool,
@@ -275,18 +275,27 @@ func endSession(ctx context.Context, tx pgx.Tx, by actor, id, userID string) (in
 
 // endSessions ends the sessions s that have not ended and fulfil a condition, and returns how many.
 // Each gets an audit row with this action. The actor of a logout is the owner of the session, whose
-// cookie or token was shown. The condition is SQL, whose parameters begin at $7.
+// cookie or token was shown. The condition is SQL, whose parameters begin at $7. Sessions are
+// locked in the order of their ids, so that two changes that end sessions of one user wait for each
+// other.
 func endSessions(ctx context.Context, q querier, by actor, action, condition string, args ...any) (int64, error) {
 	const begin = `
-		WITH ended AS (
+		WITH chosen AS (
+			SELECT s.id
+			FROM sessions s
+			WHERE s.ended_at IS NULL
+				AND `
+	const end = `
+			ORDER BY s.id
+			FOR NO KEY UPDATE
+		),
+		ended AS (
 			UPDATE sessions s
 			SET ended_at = now(),
 				end_reason = $6
 			FROM users u
 			WHERE u.id = s.user_id
-				AND s.ended_at IS NULL
-				AND `
-	const end = `
+				AND s.id IN (SELECT id FROM chosen)
 			RETURNING
 				s.id,
 				s.user_id,

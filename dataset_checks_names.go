@@ -24,7 +24,7 @@ const maxNameNumbers = 8
 func nameScales() [4]float64 { return [4]float64{1, 1e3, 1e4, 1e5} }
 
 // numbersOf returns the numbers of a file's name, then those of its folder, and the path without
-// them: "a/@#/@#.dt1", where @ is the letter of a quarter of the globe.
+// them: "a/E#/N#.dt1". E stands for the letters of east and west, N for those of north and south.
 func numbersOf(name string) (numbers []nameNumber, pattern string) {
 	base := strings.LastIndexByte(name, '/') + 1
 	folder := strings.LastIndexByte(name[:max(base-1, 0)], '/') + 1
@@ -66,8 +66,11 @@ func numbersBetween(text string, from, to int) (numbers []nameNumber, pattern st
 				n.sign = -1
 			}
 
-			if n.sign != 0 {
-				part[len(part)-1] = '@'
+			switch text[before] | 0x20 {
+			case 'n', 's':
+				part[len(part)-1] = 'N'
+			case 'e', 'w':
+				part[len(part)-1] = 'E'
 			}
 		}
 

@@ -221,16 +221,24 @@ type cellFile struct {
 	pixel  float64 // its height
 }
 
+// maxNamedFiles is how many files of one cell are paired by more than their path and their order.
+const maxNamedFiles = 10_000
+
 // pairFiles pairs the files of one cell, which come in the order of their paths. First, files of
 // the same path are pairs, then files of the same name, then files with the same pixels and the
 // same corner (to a tenth of a pixel), then files with the same pixels, then any.
 func pairFiles(cell []cellFile) (pairs []filePair) {
-	keys := [...]func(cellFile) string{
+	keys := []func(cellFile) string{
 		func(f cellFile) string { return f.path },
 		func(f cellFile) string { return path.Base(f.path) },
 		func(f cellFile) string { return fmt.Sprintf("%.5e %.1f %.1f", f.pixel, f.x/f.pixel, f.y/f.pixel) },
 		func(f cellFile) string { return fmt.Sprintf("%.5e", f.pixel) },
 		func(cellFile) string { return "" },
+	}
+
+	// Keys of very many files would take much memory.
+	if len(cell) > maxNamedFiles {
+		keys = slices.Delete(keys, 1, 4)
 	}
 
 	isShared := slices.ContainsFunc(cell, func(f cellFile) bool { return f.isHere != cell[0].isHere })
