@@ -339,7 +339,8 @@ func (h *headerReader) readTransform(d tiffDirectory, m *extent) (t [6]float64, 
 	matrix, err3 := h.numbers(d.field(tagModelTransformation))
 	broken := cmp.Or(err, err2, err3) // fatal only if the other tags give no extent
 
-	scaled := len(scale) >= 2 && scale[0] != 0 && scale[1] != 0
+	hasScale := len(scale) >= 2
+	scaled := hasScale && scale[0] != 0 && scale[1] != 0
 	hasTie := len(tie) >= 6
 	hasMatrix := len(matrix) == 16 && d.field(tagModelTransformation).count == 16
 	switch {
@@ -408,7 +409,8 @@ func (h *headerReader) place(m *extent, t [6]float64, source string, p crsParame
 	}
 
 	hasArea := native.east > native.west && native.north > native.south
-	if !hasArea || t[0]*t[4] == t[1]*t[3] {
+	isSingular := t[0]*t[4] == t[1]*t[3]
+	if !hasArea || isSingular {
 		return corruptf("%s gives the raster no area", source)
 	}
 
@@ -459,7 +461,9 @@ func (m *extent) checkArea(area []float64) {
 	const margin = 1 // degree
 
 	box := m.BBox
-	meetsLatitudes := box[3] >= area[1]-margin && box[1] <= area[3]+margin
+	reachesSouthEnd := box[3] >= area[1]-margin
+	reachesNorthEnd := box[1] <= area[3]+margin
+	meetsLatitudes := reachesSouthEnd && reachesNorthEnd
 
 	// Two ranges of longitudes meet if one holds the west end of the other.
 	west := area[0] - margin

@@ -206,7 +206,7 @@ func (p *crsParameters) setDatum(n *wktNode) {
 	}
 
 	p.geographic = n.epsg()
-	if p.geographic == 0 {
+	if p.geographic == 0 { // it has no code
 		p.geographic = userDefined
 	}
 
@@ -275,7 +275,9 @@ func (p *crsParameters) setProjection(n *wktNode) {
 
 	// GDAL writes pseudo-Mercator so in WKT 1.
 	extension := n.child("EXTENSION").text(1)
-	if strings.Contains(extension, "+proj=merc") && strings.Contains(extension, "@null") {
+	isMercator := strings.Contains(extension, "+proj=merc")
+	isOnSphere := strings.Contains(extension, "@null")
+	if isMercator && isOnSphere {
 		p.method = methodPseudoMercator
 	}
 

@@ -67,7 +67,11 @@ func registryRecords(prefix string) iter.Seq[record] {
 		first, _ := slices.BinarySearch(registryLines, prefix)
 
 		for _, line := range registryLines[first:] {
-			if !strings.HasPrefix(line, prefix) || !yield(strings.Split(line, ";")) {
+			if !strings.HasPrefix(line, prefix) {
+				return
+			}
+			fields := strings.Split(line, ";")
+			if !yield(fields) {
 				return
 			}
 		}
@@ -652,9 +656,10 @@ func codeOf(c *crsDefinition, name string) (found int) {
 			return r.code(2)
 		}
 
-		isSame := slices.Contains(projections, r.code(3)) && sameUnit(r.number(4), c.unit)
+		hasProjection := slices.Contains(projections, r.code(3))
+		hasUnit := sameUnit(r.number(4), c.unit)
 		hasUsualAxes := r[5] == ""
-		if !isSame || !hasUsualAxes {
+		if !hasProjection || !hasUnit || !hasUsualAxes {
 			continue
 		}
 
