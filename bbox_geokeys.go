@@ -266,11 +266,25 @@ func citedUnit(citation []byte) float64 {
 	}
 
 	switch {
-	case contains("+", "height", "vertical", "navd", "ngvd"):
+	case contains(
+		"+",
+		"height",
+		"vertical",
+		"navd",
+		"ngvd"):
 		return 0
-	case contains("us feet", "feet us", "survey feet", "(ftus)"):
+	case contains(
+		"us feet",
+		"feet us",
+		"survey feet",
+		"(ftus)"):
 		return findRecord(recordUnit, epsgFootUS).number(1)
-	case contains("international feet", "feet international", "intl feet", "feet intl", "(ft)"):
+	case contains(
+		"international feet",
+		"feet international",
+		"intl feet",
+		"feet intl",
+		"(ft)"):
 		return findRecord(recordUnit, epsgFoot).number(1)
 	}
 	return 0

@@ -591,8 +591,14 @@ func (m *extent) checkName(name string) {
 		size := part[1] - part[0]
 		from := math.Mod(lon+part[0]-west+720, 360)
 
-		meetsLongitudes := width == 0 || from <= width || from+size >= 360
-		meetsLatitudes := lat+part[0] <= north && lat+part[1] >= south
+		isFullTurn := width == 0
+		beginsInside := from <= width
+		holdsWest := from+size >= 360
+		meetsLongitudes := isFullTurn || beginsInside || holdsWest
+
+		beginsBelow := lat+part[0] <= north
+		endsAbove := lat+part[1] >= south
+		meetsLatitudes := beginsBelow && endsAbove
 		if meetsLongitudes && meetsLatitudes {
 			return
 		}

@@ -123,7 +123,11 @@ func (n *wktNode) unit(absent float64) float64 {
 		"LENGTHUNIT",
 		"SCALEUNIT")
 	if u == nil {
-		u = n.child("AXIS").child("UNIT", "ANGLEUNIT", "LENGTHUNIT")
+		axis := n.child("AXIS")
+		u = axis.child(
+			"UNIT",
+			"ANGLEUNIT",
+			"LENGTHUNIT")
 	}
 	return u.number(1, absent)
 }
@@ -147,7 +151,10 @@ func crsFromWKT(s string) (p crsParameters, err error) {
 	// The horizontal part of a compound CRS.
 	p.name = cleanText([]byte(n.text(0)), maxNameText)
 	if n.keyword == "COMPD_CS" || n.keyword == "COMPOUNDCRS" {
-		p.setVerticalNode(n.child("VERT_CS", "VERTCRS", "VERTICALCRS"))
+		p.setVerticalNode(n.child(
+			"VERT_CS",
+			"VERTCRS",
+			"VERTICALCRS"))
 		n = n.child(
 			"PROJCS",
 			"PROJCRS",
@@ -172,9 +179,14 @@ func crsFromWKT(s string) (p crsParameters, err error) {
 	p.code = n.epsg()
 
 	switch n.keyword {
-	case "PROJCS", "PROJCRS", "PROJECTEDCRS":
+	case "PROJCS",
+		"PROJCRS",
+		"PROJECTEDCRS":
 		p.kind = modelTypeProjected
-		p.setDatum(n.child("GEOGCS", "BASEGEOGCRS", "BASEGEODCRS"))
+		p.setDatum(n.child(
+			"GEOGCS",
+			"BASEGEOGCRS",
+			"BASEGEODCRS"))
 		p.setProjection(n)
 	case "GEOGCS",
 		"GEOGCRS",
@@ -200,7 +212,11 @@ func (p *crsParameters) setVerticalNode(n *wktNode) {
 
 // setDatum sets datum, ellipsoid, prime meridian, shift and angular unit of a geographic CRS.
 func (p *crsParameters) setDatum(n *wktNode) {
-	datum := n.child("DATUM", "GEODETICDATUM", "TRF", "ENSEMBLE")
+	datum := n.child(
+		"DATUM",
+		"GEODETICDATUM",
+		"TRF",
+		"ENSEMBLE")
 	if datum == nil {
 		return
 	}

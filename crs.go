@@ -326,8 +326,13 @@ func (c *crsDefinition) setProjection() (err error) {
 		c.shifts = []datumShift{{
 			operations: "TOWGS84",
 			accuracyM:  accuracyTOWGS84,
-			area:       []float64{-180, -90, 180, 90},
-			values:     c.toWGS84,
+			area: []float64{
+				-180,
+				-90,
+				180,
+				90,
+			},
+			values: c.toWGS84,
 		}}
 	}
 

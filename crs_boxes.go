@@ -336,7 +336,10 @@ func (r *rasterPlace) trace(segments int) (points []edgePoint, whole bool) {
 		last := points[len(points)-1]
 		if latitude, pole := r.poleOn(col, row); pole {
 			reached := position{last.position[0], latitude}
-			points = append(points, edgePoint{reached, along})
+			points = append(points, edgePoint{
+				position: reached,
+				along:    along,
+			})
 			fromPole = true
 			return
 		}
@@ -351,7 +354,10 @@ func (r *rasterPlace) trace(segments int) (points []edgePoint, whole bool) {
 		// The edges leave a pole on the meridian of the point after it.
 		if fromPole {
 			left := position{at[0], last.position[1]}
-			points = append(points, edgePoint{left, last.along})
+			points = append(points, edgePoint{
+				position: left,
+				along:    last.along,
+			})
 			fromPole = false
 		}
 		points = append(points, edgePoint{at, along})

@@ -196,9 +196,12 @@ func newProjection(method int, e ellipsoid, parameters projectionParameters) (pr
 	scaleOfEllipsoid := parameters.value(parameterEllipsoidScale, 1)
 	e2 := figure.eccentricity2()
 	p := projection{
-		ellipsoid:  e,
-		unit:       1,
-		axes:       [4]float64{1, 0, 0, 1},
+		ellipsoid: e,
+		unit:      1,
+		axes: [4]float64{
+			1, 0,
+			0, 1,
+		},
 		gauss:      1,
 		e2:         e2,
 		e:          math.Sqrt(e2),
@@ -551,7 +554,9 @@ func (p *projection) project(lam, phi float64) (x, y float64) {
 		x = a * lam * p.parallelRadius(phi)
 		y = p.meridianArc(phi)
 		return x, y
-	case formulaCassini, formulaPolyconic, formulaColombiaUrban:
+	case formulaCassini,
+		formulaPolyconic,
+		formulaColombiaUrban:
 		inDomain := math.Abs(lam) <= searchedLong && math.Abs(phi) <= searchedLat
 		if !inDomain {
 			return math.NaN(), math.NaN()
@@ -621,7 +626,9 @@ func (p *projection) unproject(x, y float64) (lam, phi float64) {
 		phi = p.footpoint(y)
 		lam = onGlobe(x/a/p.parallelRadius(phi), x)
 		return lam, phi
-	case formulaCassini, formulaPolyconic, formulaColombiaUrban:
+	case formulaCassini,
+		formulaPolyconic,
+		formulaColombiaUrban:
 		return p.search(x, y)
 
 	// The others give a position on the sphere.
@@ -663,7 +670,8 @@ func (p *projection) unproject(x, y float64) (lam, phi float64) {
 // toSphere converts radians to a position on the conformal or authalic sphere: the longitude and
 // the tangent of the latitude.
 func (p *projection) toSphere(lam, phi float64) (sphereLam, tan float64) {
-	isEqualArea := p.formula == formulaEqualAreaCylinder || p.formula == formulaEqualAreaCone
+	isEqualArea := p.formula == formulaEqualAreaCylinder ||
+		p.formula == formulaEqualAreaCone
 	if isEqualArea { // GN 9820, β
 		const least = 1e-34 // never divide by 0
 		sin := p.authalicQ(math.Sin(phi)) / p.qPole
@@ -692,7 +700,8 @@ func (p *projection) fromSphere(lam, tan float64) (ellipsoidLam, phi float64) {
 		lam = math.Remainder(lam+p.poleLong, 2*math.Pi)
 	}
 
-	isEqualArea := p.formula == formulaEqualAreaCylinder || p.formula == formulaEqualAreaCone
+	isEqualArea := p.formula == formulaEqualAreaCylinder ||
+		p.formula == formulaEqualAreaCone
 	if isEqualArea {
 		sin := tan / math.Hypot(1, tan)
 		return lam, math.Asin(p.authalicSine(sin))
