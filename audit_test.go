@@ -29,8 +29,8 @@ import (
 const (
 	maxFileTokens     = 5_000
 	maxTestFileTokens = 8_000
-	maxProgramTokens  = 171_700
-	maxAuditorTokens  = 37_800
+	maxProgramTokens  = 173_800
+	maxAuditorTokens  = 37_900
 )
 
 // program is the program's own Go files, which are parsed once for all tests. Its importer reads the types that the
