@@ -631,7 +631,7 @@ func (t task) unexpectedlyEmpty(what string) error {
 // expected, is a failure: a share that is not mounted must not empty the catalogue. If that is
 // intended, it returns nil for a missing directory.
 func (a *analyzer) openDataset(t task, filesExpected bool) (*os.Root, error) {
-	dir, wrong := a.core.cfg.placeDataset(t.Path)
+	dir, wrong := a.core.cfg.findDirectory(t.Path)
 	if wrong != nil {
 		return nil, unavailable("The dataset lies outside the dataset roots of the running service.")
 	}

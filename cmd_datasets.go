@@ -395,7 +395,7 @@ func vrtCommand(ctx context.Context, o invocation) error {
 		return err
 	}
 
-	where, wrong := o.cfg.placeDataset(d.Path)
+	where, wrong := o.cfg.findDirectory(d.Path)
 	if wrong != nil {
 		return o.outsideRoots(d.Path)
 	}

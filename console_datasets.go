@@ -100,7 +100,7 @@ func (d *datasetData) addMap(a *apiReader) {
 	isClicked := hasPixel && math.Abs(x) < 1e6 && math.Abs(y) < 1e6
 	if isClicked {
 		frame := frameFor([]filesCell{{mapBox: box}})
-		lon, lat = frame.place(x, y)
+		lon, lat = frame.position(x, y)
 	}
 
 	// A click either moves the map, or asks for the files at its position.

@@ -117,7 +117,7 @@ func TestMapPlaces(t *testing.T) {
 		for _, part := range []float64{0.1, 0.5, 0.8} {
 			lon := box.West + part*(box.East-box.West)
 			lat := box.South + part*(box.North-box.South)
-			gotLon, gotLat := frame.place(frame.at(lon, lat))
+			gotLon, gotLat := frame.position(frame.at(lon, lat))
 			if math.Abs(math.Remainder(gotLon-lon, 360)) > 1e-6 || math.Abs(gotLat-lat) > 1e-6 {
 				t.Errorf("%v: %v %v is found at %v %v", box, lon, lat, gotLon, gotLat)
 			}

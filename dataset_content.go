@@ -133,7 +133,7 @@ func (f *content) closeLater() {
 // open opens the file. Anything but a regular file of the dataset is a 404. Another error is that
 // of fileUnavailable.
 func (f *content) open() error {
-	dir, wrong := f.catalogue.core.cfg.placeDataset(f.row.Directory)
+	dir, wrong := f.catalogue.core.cfg.findDirectory(f.row.Directory)
 	if wrong != nil {
 		return notFound("file", f.row.Path)
 	}

@@ -271,8 +271,8 @@ func (m mapFrame) at(lon, lat float64) (x, y float64) {
 	return x, y
 }
 
-// place returns the longitude and latitude of a pixel: the inverse of at.
-func (m mapFrame) place(x, y float64) (lon, lat float64) {
+// position returns the longitude and latitude of a pixel: the inverse of at.
+func (m mapFrame) position(x, y float64) (lon, lat float64) {
 	if m.pole != 0 {
 		right := x - m.x
 		down := m.pole * (y - m.y)

@@ -146,7 +146,7 @@ func (c config) checkDataset(name, path, description string) (datasetDirectory, 
 	var v invalid
 	checkDatasetTexts(&v, &name, &description)
 
-	dir, wrong := c.placeDataset(path)
+	dir, wrong := c.findDirectory(path)
 	return dir, append(v, wrong...).err()
 }
 
@@ -343,9 +343,9 @@ type datasetDirectory struct {
 	stored string // the path in datasets.path
 }
 
-// placeDataset finds the dataset root above a path, or returns what is wrong with the path. It
+// findDirectory finds the dataset root above a path, or returns what is wrong with the path. It
 // looks at the text alone: os.Root makes sure later that no symbolic link leads out of the root.
-func (c config) placeDataset(path string) (datasetDirectory, invalid) {
+func (c config) findDirectory(path string) (datasetDirectory, invalid) {
 	outside := invalid{{"path", "outside_root", "lies outside the dataset roots"}}
 
 	hasLength := path != "" && len(path) <= 1024
