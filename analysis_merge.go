@@ -186,7 +186,7 @@ func (a *analyzer) setStep(ctx context.Context, t task, step string) error {
 func (m *merger) run(ctx context.Context) error {
 	w := &walker{}
 	return m.a.runDetached(ctx, &w.progress, func(detached context.Context, send func(func() error) error) error {
-		// What the walk has found since it was passed on.
+		// A last batch holds the files that the walk found since the one before.
 		var found []entry
 		var warnings []string
 		pass := func() error {

@@ -16,7 +16,7 @@ type caller struct {
 	address    netip.Addr
 	credential credential
 	inBrowser  bool       // the credential is a browser's session cookie, or a login on a page asks for one
-	principal  *principal // nil until authorize, or a page that is open to all, has found it
+	principal  *principal // nil until identify, or a page that is open to all, has found it
 	slots      *slots     // what the request holds of the limits
 
 	releaseBody func() // gives back the room of the body

@@ -124,7 +124,7 @@ func (s *fileSet) checkAttributes() {
 			continue
 		}
 
-		// What the folders have, by their scopes without the folder.
+		// The usual values of the folders, by their scopes without the folder.
 		all := map[scope]map[string]int{} // counts
 		usualOfAll := map[scope][]string{}
 

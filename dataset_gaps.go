@@ -339,7 +339,7 @@ func gapsBetween(runs []cellRun, around int64) (enclosed []cellRun) {
 		}
 	}
 
-	// What is not one set with the first gap is enclosed. The border does not count.
+	// A gap outside the set of the first one is enclosed. The border does not count.
 	for i := 1; i < len(gaps)-1; i++ {
 		gap := cellRun{
 			Row:  gaps[i].Row,

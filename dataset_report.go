@@ -174,7 +174,7 @@ func (report folderReport) print(w io.Writer) {
 		fmt.Fprintf(w, "an analysis is %s now\n", *report.Running)
 	}
 
-	// What is expected, and whether it is so.
+	// The expectation line by line, each with pass or fail.
 	if len(report.Expected) > 0 {
 		fmt.Fprintln(w, "\nEXPECTED")
 	}

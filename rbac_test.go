@@ -228,7 +228,7 @@ func TestRoleOfMany(t *testing.T) {
 	ts.exec(`CREATE TABLE users_before AS SELECT id, version FROM users`)
 	root.must(200, "PATCH", role.header.Get("Location"), map[string]any{"permissions": []string{datasetRead, auditRead}})
 	ada.refused(401, "invalid_token", "GET", mePath, nil) // she gains a permission
-	bob.must(200, "GET", mePath, nil)                     // he held it already
+	bob.must(200, "GET", mePath, nil)                     // bob held it already
 	if n := ts.queryInt(`SELECT count(*) FROM users JOIN users_before b USING (id) WHERE users.version <> b.version`); n != 0 {
 		t.Errorf("the rows of %d users were written, want 0", n)
 	}

@@ -337,3 +337,5 @@ INSERT INTO audit_log (actor, credential, address, request_id, action, target, a
 DROP TABLE audit_breaks;
 
 -- migration 4: version 1.0.0, third step
+
+-- Only schema_catalogue.sql has statements of it.

@@ -303,8 +303,8 @@ ALTER TABLE elevation_dataset_file_meta
   ADD COLUMN added_in bigint NOT NULL DEFAULT 0,
   ADD COLUMN read_in  bigint NOT NULL DEFAULT 0;
 
--- What else a file's header says: the unit of its heights, which are sample * scale + "offset" (null: not
--- stated); the compression of a TIFF, and the bytes of its first image.
+-- Further fields of a file's header: the unit of its heights, which are sample * scale + "offset" (null:
+-- not stated); the compression of a TIFF, and the bytes of its first image.
 ALTER TABLE elevation_dataset_file_meta
   ADD COLUMN unit        text,
   ADD COLUMN scale       double precision,
@@ -312,7 +312,7 @@ ALTER TABLE elevation_dataset_file_meta
   ADD COLUMN compression text,
   ADD COLUMN data_bytes  bigint;
 
--- What the files of a dataset should be: an expectation in JSON.
+-- The expectation of a dataset, in JSON: it says how its files should be.
 CREATE TABLE dataset_expectations (
   dataset_id  bigint      PRIMARY KEY REFERENCES datasets ON DELETE CASCADE,
   expectation json        NOT NULL,
