@@ -78,6 +78,9 @@ func runSuite(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	defer os.RemoveAll(suite.dir)
+	if err := os.Chmod(suite.dir, 0o755); err != nil { // each PostgreSQL runs as another user than root
+		return 1, err
+	}
 	os.Setenv("TMPDIR", suite.dir)
 	suite.start = sync.OnceValue(func() error {
 		if err := startSuitePostgres(); err != nil {
@@ -109,7 +112,7 @@ func startSuitePostgres() error {
 			return err
 		}
 		attributes.Credential = account.credential
-		if err := errors.Join(os.Chmod(suite.dir, 0o755), os.Mkdir(data, 0o700), os.Chown(data, int(account.uid), int(account.gid))); err != nil {
+		if err := errors.Join(os.Mkdir(data, 0o700), os.Chown(data, int(account.uid), int(account.gid))); err != nil {
 			return err
 		}
 	}
