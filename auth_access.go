@@ -105,8 +105,9 @@ func (rt route) isPage() bool {
 
 // admit returns nil if the caller may call the route, once the request holds what its class needs.
 // The last check of the caller comes after the body has arrived, because a slow body must not delay
-// the request between that check and the change. Until the account is known, the network stands for
-// the caller, so that nobody can use up an account's room by a session that has ended.
+// the request between that check and the change. Until the caller is looked up, a session has slots
+// of its own, and an API token those of its network. So one that has ended takes none of the
+// account's.
 func (a *accounts) admit(rt route, w http.ResponseWriter, r *http.Request) (err error) {
 	c := callerOf(r)
 	isPublic := rt.who == public || rt.who == refreshCookie
@@ -133,36 +134,21 @@ func (a *accounts) admit(rt route, w http.ResponseWriter, r *http.Request) (err 
 		return c.slots.acquire(r.Context(), rt.class)
 	}
 
-	if c.credential.tokenHash != nil {
-		return a.admitToken(rt, r)
+	if c.credential.tokenHash == nil {
+		c.slots.caller = "session:" + c.credential.SessionID
 	}
-
-	// A session names its account. It is looked up after the wait for a slot, because it may have
-	// ended meanwhile.
-	c.slots.caller = c.credential.Subject
-	if err := c.slots.acquire(r.Context(), rt.class); err != nil {
-		return err
-	}
-	return c.recheck(r.Context())
-}
-
-// admitToken is the end of admit for an API token. Its account is not known before it is looked up,
-// so until then the network stands for the caller.
-func (a *accounts) admitToken(rt route, r *http.Request) error {
-	c := callerOf(r)
 	if err := c.recheck(r.Context()); err != nil {
 		return err
 	}
 
-	c.slots.release()
 	c.slots.caller = c.principal.User.ID
 	began := time.Now()
 	if err := c.slots.acquire(r.Context(), rt.class); err != nil {
 		return err
 	}
 
-	// A wait may have outlived the token.
-	if waited := time.Since(began); waited > time.Millisecond {
+	// A long wait may have outlived the credential.
+	if waited := time.Since(began); waited > time.Second {
 		return c.recheck(r.Context())
 	}
 	return nil

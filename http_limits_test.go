@@ -428,6 +428,27 @@ func TestBodiesOfOthers(t *testing.T) {
 	ts.client().login("ada", testPassword)
 }
 
+// TestEndedSessionTakesNoSlot: a session that has ended is refused even while its account has no slot left, because it
+// does not wait for one of them.
+func TestEndedSessionTakesNoSlot(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	ts.signIn("ada", "all")
+	stolen, _ := ts.client().login("ada", testPassword)
+	stolen.must(204, "POST", "/api/v1/auth/logout", nil)
+
+	account := userID(ts, "ada")
+	for range ts.limits.pool.perCaller {
+		release, err := ts.limits.pool.acquire(t.Context(), account)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer release()
+	}
+	stolen.must(401, "GET", mePath, nil)
+	stolen.must(401, "PATCH", mePath, map[string]string{"display_name": "Ada"})
+}
+
 // headerWatcher is a client that looks at the server when it gets the status.
 type headerWatcher struct {
 	http.ResponseWriter
