@@ -492,8 +492,8 @@ func TestAuditRetention(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, want := range []int64{5, 0} {
-		removed, err := pruneAudit(ctx, ts.db, ts.keys.Load().keys[0], middle)
-		if err != nil || removed != want {
+		removed, found, err := pruneAudit(ctx, ts.db, ts.keys.Load(), middle)
+		if err != nil || found != nil || removed != want {
 			t.Fatal(removed, err)
 		}
 		sealed(11 + i)

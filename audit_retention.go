@@ -38,17 +38,18 @@ func queueUnsealed(ctx context.Context, tx pgx.Tx) ([]string, error) {
 }
 
 // pruneAudit deletes the rows before a time, with their seals. The newest of these seals stays as a
-// checkpoint, where the check of the log begins. It returns how many rows it deleted.
+// checkpoint, where the check of the log begins. pruneAudit returns how many rows it deleted. It
+// checks the seals first: after the prune, nobody can. If it finds a break that no row tells of, it
+// adds a row for it, deletes nothing, and returns the findings.
 func pruneAudit(
 	ctx context.Context,
 	db *pgxpool.Pool,
-	k key,
+	ring *keyring,
 	before time.Time,
-) (removed int64, err error) {
-	const choose = `
+) (removed int64, found []string, err error) {
+	const countOld = `
 		SELECT
-			seq,
-			mac
+			count(*)
 		FROM audit_seals
 		WHERE seq < coalesce(
 			(
@@ -58,9 +59,7 @@ func pruneAudit(
 				WHERE l.at >= $1
 			),
 			9223372036854775807
-		)
-		ORDER BY seq DESC
-		LIMIT 1`
+		)`
 	const remove = `
 		WITH seals AS (
 			DELETE FROM audit_seals
@@ -82,32 +81,39 @@ func pruneAudit(
 			return err
 		}
 
-		newest, err := collectOne[struct {
-			Seq int64
-			MAC []byte
-		}](ctx, tx, nil, "choose a checkpoint", choose, before)
-		if err != nil || newest.Seq == 0 {
-			return err
-		}
-
 		// The triggers let only retention delete rows of the audit log.
-		_, err = tx.Exec(ctx, `SET LOCAL cairn.retention = 'on'; SET LOCAL statement_timeout = 0`)
+		_, err := tx.Exec(ctx, `SET LOCAL cairn.retention = 'on'; SET LOCAL statement_timeout = 0`)
 		if err != nil {
 			return err
 		}
 
-		checkpoint := k.checkpointMAC(newest.Seq, newest.MAC)
-		removed, err = execute(ctx, tx, "remove audit rows", remove, newest.Seq, k.id, checkpoint)
+		old, err := scalar[int](ctx, tx, "count old seals", countOld, before)
+		if err != nil || old == 0 {
+			return err
+		}
+
+		c, err := readChain(ctx, tx, ring, seal{seq: allSeals}, old)
+		if err != nil {
+			return err
+		}
+		found, err = recordBreaks(ctx, tx, ring, c.findings)
+		if err != nil || len(found) > 0 {
+			return err
+		}
+
+		signer := ring.keys[0]
+		checkpoint := signer.checkpointMAC(c.newest.seq, c.newest.mac)
+		removed, err = execute(ctx, tx, "remove audit rows", remove, c.newest.seq, signer.id, checkpoint)
 		if err != nil {
 			return err
 		}
 
 		after := map[string]any{
 			"removed": removed,
-			"head":    hex.EncodeToString(newest.MAC),
+			"head":    hex.EncodeToString(c.newest.mac),
 		}
-		target := fmt.Sprint("audit:", newest.Seq)
+		target := fmt.Sprint("audit:", c.newest.seq)
 		return audit(ctx, tx, operatorActor(), "audit.prune", target, nil, after)
 	})
-	return removed, err
+	return removed, found, err
 }

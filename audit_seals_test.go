@@ -500,6 +500,29 @@ func TestBreaksOfFormerVersion(t *testing.T) {
 	}
 }
 
+// TestPruneChecks: a prune removes no rows with a break before a row tells of it.
+func TestPruneChecks(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	ts.auditRows(8)
+	ts.sealedUpTo(9)
+	ts.stop()
+	change(t, ts.env, `ALTER TABLE audit_log DISABLE TRIGGER USER`)
+	change(t, ts.env, `UPDATE audit_log SET actor = 'nobody' WHERE id = 4`)
+	change(t, ts.env, `ALTER TABLE audit_log ENABLE TRIGGER USER`)
+
+	prune := []string{"audit", "prune", "--before", "2999-01-01"}
+	said, err := ts.command(prune...)
+	if exitStatus(err) != 3 || !strings.Contains(said, "seals 4 to 4 (rows 4 to 4): "+wrongSeal) {
+		t.Errorf("the first prune: %s %v, want the break and status 3", said, err)
+	}
+
+	said, err = ts.command(prune...)
+	if err != nil || !strings.Contains(said, "removed 9 rows") {
+		t.Errorf("the second prune: %s %v, want 9 rows removed", said, err)
+	}
+}
+
 // TestCheckpointOfFormerKey: a checkpoint that another key of the key file made is a checkpoint.
 func TestCheckpointOfFormerKey(t *testing.T) {
 	t.Parallel()
@@ -510,8 +533,10 @@ func TestCheckpointOfFormerKey(t *testing.T) {
 	ts := startServer(t, nil, "CAIRN_KEYS_FILE="+file)
 	ts.auditRows(8)
 	ts.sealedUpTo(9)
-	if n, err := pruneAudit(t.Context(), ts.db, ts.keys.Load().keys[1], ts.now()); n != 9 || err != nil {
-		t.Fatal(n, err)
+	keys := ts.keys.Load().keys
+	other := &keyring{keys: []key{keys[1], keys[0]}}
+	if n, found, err := pruneAudit(t.Context(), ts.db, other, ts.now()); n != 9 || found != nil || err != nil {
+		t.Fatal(n, found, err)
 	}
 	ts.auditRows(2)
 	ts.sealedUpTo(12)

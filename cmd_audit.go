@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -101,13 +102,18 @@ func verifyAuditCommand(ctx context.Context, o invocation, ring *keyring) error 
 	return err
 }
 
-// pruneAuditCommand is "cairn audit prune".
+// pruneAuditCommand is "cairn audit prune". It fails if the rows that it would remove have a break
+// that is new.
 func pruneAuditCommand(ctx context.Context, o invocation, ring *keyring) error {
 	date, err := time.Parse(time.DateOnly, o.options.Get("before"))
 	if err != nil {
 		return fmt.Errorf("--before takes a date like 2026-01-31: %w", errUsage)
 	}
 
-	removed, err := pruneAudit(ctx, o.db, ring.keys[0], date)
+	removed, found, err := pruneAudit(ctx, o.db, ring, date)
+	if len(found) > 0 {
+		fmt.Fprintln(o.stdout, strings.Join(found, "\n"))
+		return fmt.Errorf("%w: nothing was removed; look into it before you prune again", errBreaks)
+	}
 	return o.print(err, nil, "removed %s from the audit log", plural(removed, "row"))
 }
