@@ -259,9 +259,12 @@ func (a *accounts) refund(ctx context.Context, counted attempt, isSuccess bool) 
 	}
 }
 
-// refundFault returns err. If err is a fault of the server, it takes back the attempt.
+// refundFault returns err. If the server or a client that left ended the attempt, it takes back the
+// attempt. A refusal (4xx) stays counted.
 func (a *accounts) refundFault(ctx context.Context, counted attempt, err error) error {
-	if _, isProblem := errors.AsType[*problem](err); err != nil && !isProblem {
+	p, isProblem := errors.AsType[*problem](err)
+	isRefusal := isProblem && p.status < http.StatusInternalServerError
+	if err != nil && !isRefusal {
 		a.refund(ctx, counted, false)
 	}
 	return err

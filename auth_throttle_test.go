@@ -788,3 +788,18 @@ func TestLockoutAtOnce(t *testing.T) {
 	}
 	wg.Wait()
 }
+
+// TestBusyIsNotCounted: a registration and a change of one's own account that found the server busy are not counted.
+func TestBusyIsNotCounted(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil, "CAIRN_REGISTRATION=open")
+	ada := ts.signIn("ada", "all")
+
+	ts.accounts.changes.maxQueue = 0
+	ts.client().must(503, "POST", "/api/v1/auth/register", map[string]string{"username": "bob", "password": testPassword})
+	ada.must(503, "PATCH", mePath, map[string]string{"display_name": "Ada"})
+
+	if n := ts.queryInt(`SELECT coalesce(sum(attempts), 0) FROM throttles`); n != 0 {
+		t.Errorf("%d attempts are counted, want none", n)
+	}
+}
