@@ -213,7 +213,8 @@ func (l *limiter) length(caller string) int {
 
 // slots are what one request holds of the limits: at most one slot of each kind. A request gives
 // its slot of the pool back before it waits for a class or for a core, and its slot of slow before
-// it waits for a core. So requests that compute do not keep others from the database.
+// it waits for a core. So requests that compute do not keep others from the database. It keeps the
+// slot of the pool while it waits to hash a password or to change users and roles.
 type slots struct {
 	limits *limits
 	caller string   // the owner of the slots: an account or, while none is known, a network

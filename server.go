@@ -386,8 +386,8 @@ func (s *server) buildMux() {
 	}
 }
 
-// ServeHTTP answers every request. It gives the request an id, refuses it if a page of another
-// origin sent it, finds its route and writes one log line.
+// ServeHTTP answers every request. It gives the request an id, refuses it if checkTarget does, finds
+// its route and writes one log line.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := s.core.now()
 	c := s.newCaller(r)
@@ -485,8 +485,8 @@ func (s *server) serveRoute(w *responseWriter, r *http.Request) {
 	s.core.writeProblem(w, err)
 }
 
-// checkTarget refuses a request for another host, from a page of another origin, or for a path that
-// the mux would redirect.
+// checkTarget refuses a request for another host, or for a path that the mux would redirect. It
+// refuses an unsafe request, which may change something, from a page of another origin.
 func (s *server) checkTarget(r *http.Request) error {
 	// Monitors ask for these two by the address of the machine.
 	isProbe := r.URL.Path == "/health" || r.URL.Path == "/metrics"
