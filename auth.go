@@ -221,7 +221,7 @@ func (a *accounts) writeTokens(w http.ResponseWriter, u user, sess session) erro
 	refresh := keys.keys[0].signRefresh(sess.SessionID, sess.Generation)
 	left := sess.SessionExpiresAt.Sub(now)
 	maxAge := max(1, int(left.Round(time.Second).Seconds()))
-	a.setCookie(w, refreshToken, refresh, maxAge)
+	a.setCookie(w, refreshCookieKind, refresh, maxAge)
 
 	return writeJSON(w, http.StatusOK, struct {
 		AccessToken string `json:"access_token"`
@@ -238,8 +238,8 @@ func (a *accounts) writeTokens(w http.ResponseWriter, u user, sess session) erro
 
 // The kinds of cookies: that of the refresh token, and that of a browser's session.
 const (
-	refreshToken  = "refresh"
-	sessionCookie = "session"
+	refreshCookieKind = "refresh"
+	sessionCookieKind = "session"
 )
 
 // cookieName returns the only name under which a cookie of that kind is written and read. The
@@ -265,7 +265,7 @@ func (a *accounts) setCookie(w http.ResponseWriter, kind, value string, maxAge i
 		HttpOnly: true,
 		SameSite: http.SameSiteStrictMode,
 	}
-	if kind == sessionCookie {
+	if kind == sessionCookieKind {
 		cookie.SameSite = http.SameSiteLaxMode
 	}
 
@@ -275,7 +275,7 @@ func (a *accounts) setCookie(w http.ResponseWriter, kind, value string, maxAge i
 // refresh answers POST /api/v1/auth/refresh: it exchanges the cookie's token for the next one (see
 // rotateSession).
 func (a *accounts) refresh(w http.ResponseWriter, r *http.Request) error {
-	cookie, err := r.Cookie(a.cookieName(refreshToken))
+	cookie, err := r.Cookie(a.cookieName(refreshCookieKind))
 	if err != nil {
 		return unauthorized("refresh_token_missing", "There is no refresh cookie. Sign in.")
 	}
@@ -288,7 +288,7 @@ func (a *accounts) refresh(w http.ResponseWriter, r *http.Request) error {
 
 	sess, err := rotateSession(r.Context(), a.core.db, id, generation, actorOf(r), a.core.cfg)
 	if p, ok := errors.AsType[*problem](err); ok && p.status == http.StatusUnauthorized {
-		a.setCookie(w, refreshToken, "", -1) // the session has ended
+		a.setCookie(w, refreshCookieKind, "", -1) // the session has ended
 	}
 	if err != nil {
 		return err
@@ -309,7 +309,7 @@ func (a *accounts) logout(w http.ResponseWriter, r *http.Request) error {
 
 	// A cookie or token that is not valid names no session.
 	ids := []string{}
-	for _, cookie := range r.CookiesNamed(a.cookieName(refreshToken)) {
+	for _, cookie := range r.CookiesNamed(a.cookieName(refreshCookieKind)) {
 		id, _, err := a.core.keys.Load().verifyRefresh(cookie.Value)
 		if err == nil {
 			ids = append(ids, uuidText(id))
@@ -330,7 +330,7 @@ func (a *accounts) logout(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 
-	a.setCookie(w, refreshToken, "", -1)
+	a.setCookie(w, refreshCookieKind, "", -1)
 	return writeDone(w, nil)
 }
 

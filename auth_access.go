@@ -123,7 +123,7 @@ func (a *accounts) admit(rt route, w http.ResponseWriter, r *http.Request) (err 
 		if err := c.recheck(r.Context()); err != nil {
 			return err
 		}
-		c.slots.caller = c.principal.User.ID
+		c.slots.owner = c.principal.User.ID
 	}
 
 	c.releaseBody, err = receiveBody(w, r, c.slots, rt.maxBody)
@@ -135,13 +135,13 @@ func (a *accounts) admit(rt route, w http.ResponseWriter, r *http.Request) (err 
 	}
 
 	if c.credential.tokenHash == nil {
-		c.slots.caller = "session:" + c.credential.SessionID
+		c.slots.owner = "session:" + c.credential.SessionID
 	}
 	if err := c.recheck(r.Context()); err != nil {
 		return err
 	}
 
-	c.slots.caller = c.principal.User.ID
+	c.slots.owner = c.principal.User.ID
 	began := time.Now()
 	if err := c.slots.acquire(r.Context(), rt.class); err != nil {
 		return err

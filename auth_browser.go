@@ -53,7 +53,7 @@ func (ring *keyring) verifySessionCookie(cookie string, now time.Time) (credenti
 
 // readSessionCookie returns the credential in the request's session cookie, or the 401.
 func (a *accounts) readSessionCookie(r *http.Request) (credential, error) {
-	cookie, err := r.Cookie(a.cookieName(sessionCookie))
+	cookie, err := r.Cookie(a.cookieName(sessionCookieKind))
 	if err != nil {
 		return credential{}, errNotSignedIn
 	}
@@ -80,7 +80,7 @@ func (a *accounts) writeSessionCookie(w http.ResponseWriter, r *http.Request, u 
 	signer := a.core.keys.Load().keys[0]
 	expires := a.core.now().Add(lasts)
 	cookie := signer.signSessionCookie(uuidText(sess.SessionID), u.ID, expires)
-	a.setCookie(w, sessionCookie, cookie, int(lasts/time.Second))
+	a.setCookie(w, sessionCookieKind, cookie, int(lasts/time.Second))
 }
 
 // endBrowserSession ends the session of the request's session cookie, if it has one.

@@ -92,7 +92,7 @@ func (a *accounts) readCredential(r *http.Request, onPage bool) (c credential, e
 	token, isBearer := bearerToken(r)
 	shown := isBearer
 
-	hasCookie := len(r.CookiesNamed(a.cookieName(sessionCookie))) > 0
+	hasCookie := len(r.CookiesNamed(a.cookieName(sessionCookieKind))) > 0
 	mayBeBasic := !onPage && !hasCookie
 	if !isBearer && mayBeBasic {
 		token, shown = basicToken(r)

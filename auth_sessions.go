@@ -158,8 +158,8 @@ var (
 type rotatedSession struct {
 	session
 	accessVersions
-	UserID string
-	Graced bool // the token was not the current one, but within the grace period
+	UserID        string
+	IsWithinGrace bool // the token was not the current one, but within the grace period
 }
 
 // rotateSession replaces the current generation of a session by the next one, in one statement.
@@ -217,11 +217,11 @@ func rotateSession(
 		FROM users u, access_version a
 		WHERE ` + isLive + ` AND s.generation = $2
 		RETURNING
-			false AS graced,` + columns
+			false AS is_within_grace,` + columns
 	const look = `
 		SELECT
 			$2 = s.generation - 1 AND s.rotated_at + $3::interval > now()
-				OR $2 < s.generation AND $2 >= s.burst_generation AND ` + inBurst + ` AS graced,` + columns + `
+				OR $2 < s.generation AND $2 >= s.burst_generation AND ` + inBurst + ` AS is_within_grace,` + columns + `
 		FROM sessions s, users u, access_version a
 		WHERE ` + isLive
 
@@ -233,7 +233,7 @@ func rotateSession(
 
 	sess, err = collectOne[rotatedSession](ctx, db, errSessionEnded, "look at session", look,
 		id, generation, cfg.refreshGrace)
-	if err != nil || sess.Graced {
+	if err != nil || sess.IsWithinGrace {
 		return sess, err
 	}
 

@@ -119,6 +119,6 @@ func (c *console) logoutForm(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	c.accounts.setCookie(w, sessionCookie, "", -1)
+	c.accounts.setCookie(w, sessionCookieKind, "", -1)
 	return goTo(w, "/login?done=out")
 }

@@ -195,7 +195,7 @@ func writeBytes(w http.ResponseWriter, status int, contentType string, body []by
 	answer, isSent := w.(*responseWriter)
 	if isSent && len(body) > largeAnswer {
 		answers := answer.slots.limits.answers
-		caller := answer.slots.caller
+		caller := answer.slots.owner
 		n := int64(len(body))
 
 		defer answers.add(caller, -n)

@@ -216,46 +216,46 @@ func (l *limiter) length(caller string) int {
 // it waits for a core. So requests that compute do not keep others from the database. It keeps the
 // slot of the pool while it waits to hash a password or to change users and roles.
 type slots struct {
-	limits *limits
-	caller string   // the owner of the slots: an account or, while none is known, a network
-	class  *limiter // of slow, stream or sending; nil: no such slot is held
+	limits       *limits
+	owner        string   // an account or, until it is known, a session or a network
+	classLimiter *limiter // of slow, stream or sending; nil: no such slot is held
 
 	releaseClass func()
 	releaseCore  func() // nil: no slot to compute is held
 	releasePool  func() // nil: no slot of the pool is held
 }
 
-// newSlots returns the slots of a request of the caller, which holds none yet.
-func newSlots(limits *limits, caller string) *slots {
-	return &slots{limits: limits, caller: caller}
+// newSlots returns the slots of a request, which holds none yet.
+func newSlots(limits *limits, owner string) *slots {
+	return &slots{limits: limits, owner: owner}
 }
 
 // acquire waits until the request holds what the class needs, and keeps what it holds already. A
 // request that computes needs no slot of slow.
-func (s *slots) acquire(ctx context.Context, class class) error {
+func (s *slots) acquire(ctx context.Context, needed class) error {
 	// The slot of the class, which may have none.
-	limiter := s.limits.classes[class]
-	isHeld := limiter == s.class || s.releaseCore != nil
-	if limiter != nil && !isHeld {
+	classLimiter := s.limits.classes[needed]
+	isHeld := classLimiter == s.classLimiter || s.releaseCore != nil
+	if classLimiter != nil && !isHeld {
 		s.release()
 
-		release, err := limiter.acquire(ctx, s.caller)
+		release, err := classLimiter.acquire(ctx, s.owner)
 		if err != nil {
 			return err
 		}
-		s.class = limiter
+		s.classLimiter = classLimiter
 		s.releaseClass = release
 	}
 
 	// The slot to compute.
-	if class == heavy && s.releaseCore == nil {
+	if needed == heavy && s.releaseCore == nil {
 		s.release()
 		if err := s.acquireCore(ctx); err != nil {
 			return err
 		}
 	}
 
-	if class.usesPool() {
+	if needed.usesPool() {
 		return s.acquirePool(ctx)
 	}
 	return nil
@@ -264,7 +264,7 @@ func (s *slots) acquire(ctx context.Context, class class) error {
 // acquireCore waits for a slot to compute, unless the request holds one.
 func (s *slots) acquireCore(ctx context.Context) (err error) {
 	if s.releaseCore == nil {
-		s.releaseCore, err = s.limits.cores.acquire(ctx, s.caller)
+		s.releaseCore, err = s.limits.cores.acquire(ctx, s.owner)
 	}
 	return err
 }
@@ -280,7 +280,7 @@ func (s *slots) leaveCore() {
 // acquirePool waits for a slot of the pool, unless the request holds one.
 func (s *slots) acquirePool(ctx context.Context) (err error) {
 	if s.releasePool == nil {
-		s.releasePool, err = s.limits.pool.acquire(ctx, s.caller)
+		s.releasePool, err = s.limits.pool.acquire(ctx, s.owner)
 	}
 	return err
 }
@@ -296,7 +296,7 @@ func (s *slots) leavePool() {
 // beginAnswer gives back what a request does not need while the client takes its answer, which may
 // be slow: all but the slot of a stream or of a file that is sent.
 func (s *slots) beginAnswer() {
-	if s.class == s.limits.classes[slow] {
+	if s.classLimiter == s.limits.classes[slow] {
 		s.release()
 		return
 	}
@@ -310,9 +310,9 @@ func (s *slots) release() {
 	s.leavePool()
 	s.leaveCore()
 
-	if s.class != nil {
+	if s.classLimiter != nil {
 		s.releaseClass()
-		s.class = nil
+		s.classLimiter = nil
 	}
 }
 
@@ -358,7 +358,7 @@ func receiveBody(w http.ResponseWriter, r *http.Request, slots *slots, size int6
 	body := &receivedBody{
 		Reader: http.MaxBytesReader(w, r.Body, size),
 		bodies: slots.limits.bodies,
-		caller: slots.caller,
+		caller: slots.owner,
 	}
 	var content bytes.Buffer
 	_, err = content.ReadFrom(body)

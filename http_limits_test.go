@@ -204,7 +204,7 @@ func TestSlots(t *testing.T) {
 		if err := s.acquire(t.Context(), class); err != nil {
 			t.Fatal(err)
 		}
-		if got := held(s.caller); got != want {
+		if got := held(s.owner); got != want {
 			t.Errorf("got %v of the pool, slow and heavy; want %v", got, want)
 		}
 	}
