@@ -386,8 +386,8 @@ func (s *server) buildMux() {
 	}
 }
 
-// ServeHTTP answers every request. It gives the request an id, refuses it if checkTarget does, finds
-// its route and writes one log line.
+// ServeHTTP answers every request. It gives the request an id, refuses it if checkTarget does,
+// finds its route and writes one log line.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := s.core.now()
 	c := s.newCaller(r)
