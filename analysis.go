@@ -162,7 +162,7 @@ func createAnalysis(ctx context.Context, db *pgxpool.Pool, by actor, datasetID i
 		if running != 0 {
 			err = &problem{
 				status:   http.StatusConflict,
-				code:     "analysis_running",
+				code:     codeAnalysisRunning,
 				location: analysisPath(d.ID, running),
 				detail:   "An analysis of this dataset is running. Wait for its end, or cancel it.",
 			}
@@ -201,11 +201,11 @@ func (a *analyzer) listAnalyses(w http.ResponseWriter, r *http.Request) error {
 func (a *analyzer) getAnalysis(w http.ResponseWriter, r *http.Request) error {
 	wait, err := time.ParseDuration(cmp.Or(r.URL.Query().Get("wait"), "0s"))
 	if err != nil {
-		return malformed("wrong_type", "wait must be a duration like 30s.")
+		return malformed(codeWrongType, "wait must be a duration like 30s.")
 	}
 
 	if wait < 0 || wait > maxWait {
-		return invalid{{"wait", "out_of_range", "must be from 0s to 60s"}}.err()
+		return invalid{{"wait", fieldOutOfRange, "must be from 0s to 60s"}}.err()
 	}
 
 	// The slot to wait comes before the first query, so that refusals are cheap.
@@ -257,7 +257,7 @@ const maxWaiting = 16
 // errTooManyWaiting is the 429 for one more request than maxWaiting.
 var errTooManyWaiting = &problem{
 	status:     http.StatusTooManyRequests,
-	code:       "too_many_waiting",
+	code:       codeTooManyWaiting,
 	detail:     "You have 16 requests waiting for analyses. Wait until one of them is answered.",
 	retryAfter: 5 * time.Second,
 }
@@ -284,7 +284,7 @@ func (a *analyzer) listChanges(w http.ResponseWriter, r *http.Request) error {
 		"removed",
 	}
 	if change != nil && !slices.Contains(known, *change) {
-		return invalid{{"change", "unknown", "must be added, changed or removed"}}.err()
+		return invalid{{"change", fieldUnknown, "must be added, changed or removed"}}.err()
 	}
 
 	found, err := a.pathAnalysis(r)

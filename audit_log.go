@@ -70,7 +70,7 @@ func (a *accounts) listAudit(w http.ResponseWriter, r *http.Request) error {
 	values := r.URL.Query()
 	var v invalid
 	isAction := !values.Has("action") || slices.Contains(auditActions(), values.Get("action"))
-	v.check(isAction, "action", "unknown", "is not an action of the log")
+	v.check(isAction, "action", fieldUnknown, "is not an action of the log")
 	since := v.time("since", optional(values, "since"))
 	until := v.time("until", optional(values, "until"))
 	if err := v.err(); err != nil {

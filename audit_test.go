@@ -29,7 +29,7 @@ import (
 const (
 	maxFileTokens     = 5_000
 	maxTestFileTokens = 8_000
-	maxProgramTokens  = 173_800
+	maxProgramTokens  = 174_200
 	maxAuditorTokens  = 37_900
 )
 

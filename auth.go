@@ -45,7 +45,7 @@ func (a *accounts) register(w http.ResponseWriter, r *http.Request) error {
 		DisplayName string  `json:"display_name"`
 	}
 	if a.core.cfg.registration == registrationClosed {
-		return forbidden("registration_closed", "Only an administrator can create accounts here.")
+		return forbidden(codeRegistrationClosed, "Only an administrator can create accounts here.")
 	}
 	if err := decodeJSON(r, &in); err != nil {
 		return err
@@ -64,7 +64,7 @@ func (a *accounts) register(w http.ResponseWriter, r *http.Request) error {
 
 	var v invalid
 	checkIdentity(&v, &n.username, n.email, &n.displayName)
-	v.check(n.username != "admin", "username", "reserved", "is the name of the first administrator")
+	v.check(n.username != "admin", "username", fieldReserved, "is the name of the first administrator")
 	err := checkPassword(
 		&v, "password", in.Password,
 		a.core.cfg.passwordMin, a.breached,
@@ -157,7 +157,7 @@ func (a *accounts) finishLogin(
 	// The audit log must have every failed guess.
 	ctx, cancel := lastMoment(r.Context())
 	defer cancel()
-	code := map[string]string{"code": refused.code}
+	code := map[string]any{"code": refused.code}
 	auditErr := audit(ctx, a.core.db, actorOf(r), "session.login_refused", target, nil, code)
 	if auditErr != nil {
 		return auditErr
@@ -169,10 +169,10 @@ func (a *accounts) finishLogin(
 // first ends the session of the cookie that the browser has. If that fails, no session is opened.
 func (a *accounts) signIn(w http.ResponseWriter, r *http.Request, found passwordRecord, password string) error {
 	if found.Status == statusPending {
-		return forbidden("account_pending", "The account waits for an administrator's approval.")
+		return forbidden(codeAccountPending, "The account waits for an administrator's approval.")
 	}
 	if found.Status != statusActive {
-		return forbidden("account_disabled", "The account is disabled.")
+		return forbidden(codeAccountDisabled, "The account is disabled.")
 	}
 
 	inBrowser := callerOf(r).inBrowser
@@ -277,13 +277,13 @@ func (a *accounts) setCookie(w http.ResponseWriter, kind, value string, maxAge i
 func (a *accounts) refresh(w http.ResponseWriter, r *http.Request) error {
 	cookie, err := r.Cookie(a.cookieName(refreshCookieKind))
 	if err != nil {
-		return unauthorized("refresh_token_missing", "There is no refresh cookie. Sign in.")
+		return unauthorized(codeRefreshTokenMissing, "There is no refresh cookie. Sign in.")
 	}
 
 	// An invalid cookie stays: it may be valid once the right key file is in place.
 	id, generation, err := a.core.keys.Load().verifyRefresh(cookie.Value)
 	if err != nil {
-		return unauthorized("refresh_token_invalid", "The refresh cookie is invalid. Sign in.")
+		return unauthorized(codeRefreshTokenInvalid, "The refresh cookie is invalid. Sign in.")
 	}
 
 	sess, err := rotateSession(r.Context(), a.core.db, id, generation, actorOf(r), a.core.cfg)
@@ -420,7 +420,7 @@ func (a *accounts) verifyCaller(w http.ResponseWriter, r *http.Request) error {
 	permission := optional(r.URL.Query(), "permission")
 	switch {
 	case permission == nil && p.Kind == "token":
-		return forbidden("permission_required",
+		return forbidden(codePermissionRequired,
 			"An API token is accepted here only with ?permission=, and only if it names that permission.")
 	case permission == nil && p.isSuspended():
 		return errSecondFactorMissing

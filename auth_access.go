@@ -89,7 +89,7 @@ func (rt route) permit(p *principal) error {
 		p.holds(string(rt.who)):
 		return nil
 	case rt.who == ownSession:
-		return forbidden("session_required", "An API token cannot do this: sign in.")
+		return forbidden(codeSessionRequired, "An API token cannot do this: sign in.")
 	default:
 		return p.lacks(string(rt.who))
 	}
@@ -221,7 +221,7 @@ func (a *accounts) storeUse(ctx context.Context, c *caller) error {
 }
 
 // errCrossOrigin is the 403 for a request that a page of another origin sent.
-var errCrossOrigin = forbidden("cross_origin", "This request came from a page of another origin.")
+var errCrossOrigin = forbidden(codeCrossOrigin, "This request came from a page of another origin.")
 
 // checkProxiedOrigin checks the request about which a proxy asks verifyPath. It returns
 // errCrossOrigin if that request may change something and a page of another origin sent it: the
@@ -253,7 +253,7 @@ func (a *accounts) auditRefusal(rt route, r *http.Request, err error) error {
 	}
 
 	// Counted without the network, because a flood comes from too many.
-	if p.code == "too_many_attempts" {
+	if p.code == codeTooManyAttempts {
 		a.failures.add(tally{action: "login.throttled"}, 1)
 		return err
 	}
@@ -261,7 +261,7 @@ func (a *accounts) auditRefusal(rt route, r *http.Request, err error) error {
 	c := callerOf(r)
 	by := actorOf(r)
 	isAnonymous := c.principal == nil || rt.who == public
-	isRefusal := p.status == http.StatusForbidden || p.code == "last_administrator"
+	isRefusal := p.status == http.StatusForbidden || p.code == codeLastAdministrator
 	if isAnonymous || !isRefusal {
 		return err
 	}
@@ -291,7 +291,7 @@ func (a *accounts) auditRefusal(rt route, r *http.Request, err error) error {
 	// The row is written even if the client has left.
 	ctx, cancel := lastMoment(r.Context())
 	defer cancel()
-	after := map[string]string{
+	after := map[string]any{
 		"code":       p.code,
 		"permission": p.permission,
 		"path":       cleanText([]byte(r.URL.Path), maxNameText),
@@ -308,13 +308,13 @@ func (a *accounts) auditRefusal(rt route, r *http.Request, err error) error {
 
 // lacks returns the 403 for a principal that does not hold the permission.
 func (p *principal) lacks(permission string) error {
-	code := "permission_missing"
+	code := codePermissionMissing
 	detail := "This needs the permission " + permission + "."
 	if p.isSuspended() {
 		code = errSecondFactorMissing.code
 		detail = errSecondFactorMissing.detail
 	} else if slices.Contains(p.owned, permission) {
-		code = "token_scope"
+		code = codeTokenScope
 		detail = "You hold the permission " + permission + ", but this API token does not."
 	}
 
@@ -338,7 +338,7 @@ func (a actor) covers(needed []string) error {
 		if !isHeld {
 			return &problem{
 				status:     http.StatusForbidden,
-				code:       "grant_exceeds_own",
+				code:       codeGrantExceedsOwn,
 				permission: permission,
 				detail:     "This needs the permission " + permission + ", which you do not hold.",
 			}

@@ -102,11 +102,11 @@ func (a *accounts) endOwnTokens(w http.ResponseWriter, r *http.Request) error {
 
 // checkAPIToken notes what is wrong with a new API token. known is from knownPermissions.
 func checkAPIToken(v *invalid, known []string, name string, granted []string, now, expires time.Time) {
-	v.check(isLine(name, 1, 100), "name", "malformed", "must be one line of 1 to 100 characters")
-	v.check(len(granted) > 0, "permissions", "missing", "must name what the token may do")
+	v.check(isLine(name, 1, 100), "name", fieldMalformed, "must be one line of 1 to 100 characters")
+	v.check(len(granted) > 0, "permissions", fieldMissing, "must name what the token may do")
 	v.permissions(known, granted)
 	inRange := expires.After(now) && !expires.After(now.Add(maxTokenTTL))
-	v.check(inRange, "expires_at", "out_of_range", "must be in the future, at most a year ahead")
+	v.check(inRange, "expires_at", fieldOutOfRange, "must be in the future, at most a year ahead")
 }
 
 // createAPIToken creates the API token n, which checkAPIToken has checked, and returns it with its
@@ -143,7 +143,7 @@ func createAPIToken(
 		return t, "", err
 	}
 	if has >= maxTokens {
-		return t, "", conflict("too_many_tokens",
+		return t, "", conflict(codeTooManyTokens,
 			"A user can have at most a hundred API tokens. End one that is not needed.")
 	}
 
@@ -151,7 +151,7 @@ func createAPIToken(
 	t, err = collectOne[apiToken](ctx, tx, nil, "create API token", query,
 		owner.ID, n.Name, hash, asSet(n.Permissions), n.ExpiresAt)
 	if isUniqueViolation(err, "api_tokens_name_key") {
-		return t, "", conflict("name_taken", "There is a token of that name.")
+		return t, "", conflict(codeNameTaken, "There is a token of that name.")
 	}
 	if err != nil {
 		return t, "", err

@@ -110,14 +110,14 @@ type confirmation struct {
 // counts as an attempt to log in. A missing password is a 422 and no attempt.
 func (a *accounts) confirmPassword(r *http.Request, c confirmation) (passwordRecord, error) {
 	if c.CurrentPassword == "" {
-		return passwordRecord{}, invalid{{"current_password", "missing", "is required"}}.err()
+		return passwordRecord{}, invalid{{"current_password", fieldMissing, "is required"}}.err()
 	}
 
 	// A 401 would say that the session has ended, so each refusal becomes a 403.
 	found, err := a.checkCredentials(r, principalOf(r).User.Username, c.CurrentPassword, nil, c.OTP)
 	switch err {
 	case errWrongCredentials:
-		err = forbidden("wrong_password", "The current password is wrong.")
+		err = forbidden(codeWrongPassword, "The current password is wrong.")
 	case errOTPRequired:
 		err = forbidden(errOTPRequired.code, errOTPRequired.detail)
 	case errOTPInvalid:
@@ -251,7 +251,7 @@ func getUserByPasswordToken(ctx context.Context, q querier, token string) (user,
 		JOIN users u ON u.id = t.user_id
 		WHERE t.token_hash = $1
 			AND t.expires_at > now()`
-	missing := unauthorized("password_token_invalid", "The token is unknown, used or expired.")
+	missing := unauthorized(codePasswordTokenInvalid, "The token is unknown, used or expired.")
 	return collectOne[user](ctx, q, missing, "find password token", query, hashToken(token))
 }
 
@@ -306,7 +306,7 @@ func setPassword(
 		return err
 	}
 	if n == 0 {
-		return conflict("password_changed", "The account was changed in the meantime. Try again.")
+		return conflict(codePasswordChanged, "The account was changed in the meantime. Try again.")
 	}
 	return audit(ctx, tx, by, action, "user:"+u.Username, nil, nil)
 }

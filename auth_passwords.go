@@ -178,8 +178,8 @@ func checkPassword(
 	displayName string,
 ) error {
 	n := utf8.RuneCountInString(password)
-	v.check(n >= least, field, "too_short", fmt.Sprintf("must have at least %d characters", least))
-	v.check(n <= maxPassword, field, "too_long", fmt.Sprintf("must have at most %d characters", maxPassword))
+	v.check(n >= least, field, fieldTooShort, fmt.Sprintf("must have at least %d characters", least))
+	v.check(n <= maxPassword, field, fieldTooLong, fmt.Sprintf("must have at most %d characters", maxPassword))
 
 	lower := strings.ToLower(password)
 	names := []string{username, strings.ToLower(displayName)}
@@ -188,22 +188,22 @@ func checkPassword(
 		names = append(names, *email, local)
 	}
 	isOwnName := lower != "" && slices.Contains(names, lower)
-	v.check(!isOwnName, field, "own_name", "must not be a name of the account")
+	v.check(!isOwnName, field, fieldOwnName, "must not be a name of the account")
 
 	isCommon := !strings.Contains(lower, "\n") && strings.Contains(commonPasswords, "\n"+lower+"\n")
-	v.check(!isCommon, field, "common", "is too common")
+	v.check(!isCommon, field, fieldCommon, "is too common")
 
 	// A list that cannot be read matters only to a password that nothing else refuses.
 	found, err := breached.contains(password)
 	if err != nil && len(*v) == 0 {
 		return &problem{
 			status:     http.StatusServiceUnavailable,
-			code:       "password_list_unavailable",
+			code:       codePasswordListUnavailable,
 			err:        err,
 			detail:     "New passwords cannot be checked now. Tell the operator.",
 			retryAfter: time.Minute,
 		}
 	}
-	v.check(!found, field, "breached", "is known from a data breach: choose another")
+	v.check(!found, field, fieldBreached, "is known from a data breach: choose another")
 	return v.err()
 }

@@ -74,14 +74,14 @@ func (p *principal) holds(permission string) bool {
 }
 
 // errSecondFactorMissing is the 403 for a user who is suspended: see isSuspended.
-var errSecondFactorMissing = forbidden("second_factor_missing",
+var errSecondFactorMissing = forbidden(codeSecondFactorMissing,
 	"One of your roles requires a second factor. Set one up to use your permissions.")
 
 // The 401 for a request without a credential, and the 401 for one whose credential is not valid.
 // The latter does not tell the reason.
 var (
-	errNotSignedIn  = unauthorized("not_signed_in", "This needs an access token: Authorization: Bearer …")
-	errInvalidToken = unauthorized("invalid_token", "The token is invalid or has expired. Sign in again.")
+	errNotSignedIn  = unauthorized(codeNotSignedIn, "This needs an access token: Authorization: Bearer …")
+	errInvalidToken = unauthorized(codeInvalidToken, "The token is invalid or has expired. Sign in again.")
 )
 
 // readCredential returns the credential in the request, or the 401. It checks signature and expiry

@@ -147,10 +147,10 @@ func createSession(
 // The 401 for a session that has ended or never existed, for a refresh token that was replaced
 // before, and for a refresh token whose generation is higher than the database's.
 var (
-	errSessionEnded = unauthorized("session_ended", "The session has ended. Sign in again.")
-	errTokenReused  = unauthorized("refresh_token_reused",
+	errSessionEnded = unauthorized(codeSessionEnded, "The session has ended. Sign in again.")
+	errTokenReused  = unauthorized(codeRefreshTokenReused,
 		"This refresh token was used before. The session has been ended; sign in again.")
-	errSessionLost = unauthorized("session_lost",
+	errSessionLost = unauthorized(codeSessionLost,
 		"The server has lost the state of this session. Sign in again.")
 )
 

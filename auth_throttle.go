@@ -169,7 +169,7 @@ func (a attempt) throttled(ctx context.Context, q querier) error {
 func errThrottled(wait time.Duration) error {
 	return &problem{
 		status:     http.StatusTooManyRequests,
-		code:       "too_many_attempts",
+		code:       codeTooManyAttempts,
 		detail:     "Too many attempts. Wait before the next.",
 		retryAfter: wait + time.Second - 1, // rounded up
 	}

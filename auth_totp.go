@@ -71,7 +71,7 @@ func (a *accounts) useTOTP(ctx context.Context, q querier, userID, code string) 
 	if !isKnown {
 		return false, &problem{
 			status:     http.StatusServiceUnavailable,
-			code:       "totp_unavailable",
+			code:       codeTOTPUnavailable,
 			retryAfter: time.Minute,
 			detail:     "Codes cannot be checked now. Use a recovery code, or tell the operator.",
 			err:        errors.New("the key file has no key " + found.KID),
@@ -127,12 +127,12 @@ func useRecoveryCode(ctx context.Context, q querier, by actor, u user, code stri
 // The refusals of an attempt to sign in. errOTPRequired and errOTPInvalid reveal that the password
 // is right. errOTPWrong is the 403 for a wrong code of somebody who is signed in.
 var (
-	errWrongCredentials = unauthorized("invalid_credentials", "The user name or the password is wrong.")
-	errOTPRequired      = unauthorized("otp_required",
+	errWrongCredentials = unauthorized(codeInvalidCredentials, "The user name or the password is wrong.")
+	errOTPRequired      = unauthorized(codeOTPRequired,
 		"Send otp too: the code of your authenticator app, or a recovery code.")
-	errOTPInvalid  = unauthorized("otp_invalid", "The code is wrong, or was used before. Wait for the next one.")
-	errOTPWrong    = forbidden("otp_invalid", errOTPInvalid.detail)
-	errSignInAgain = unauthorized("sign_in_again",
+	errOTPInvalid  = unauthorized(codeOTPInvalid, "The code is wrong, or was used before. Wait for the next one.")
+	errOTPWrong    = forbidden(codeOTPInvalid, errOTPInvalid.detail)
+	errSignInAgain = unauthorized(codeSignInAgain,
 		"The code came too late, or your account was changed. Sign in again with your password.")
 )
 
@@ -248,7 +248,7 @@ func (a *accounts) createTOTP(w http.ResponseWriter, r *http.Request, in totpReq
 }
 
 // errTOTPEnabled is the 409 for a user who has a second factor already.
-var errTOTPEnabled = conflict("totp_enabled", "Remove your second factor first.")
+var errTOTPEnabled = conflict(codeTOTPEnabled, "Remove your second factor first.")
 
 // totpConfirmRequest is the body of POST /api/v1/auth/totp/confirm.
 type totpConfirmRequest struct {
@@ -297,7 +297,7 @@ func (a *accounts) enableTOTP(w http.ResponseWriter, r *http.Request, in totpCon
 	err = a.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) error {
 		n, err := execute(ctx, tx, "enable TOTP", enable, p.User.ID, hashes)
 		if err == nil && n == 0 {
-			err = conflict("totp_not_begun", "Ask for a secret first.")
+			err = conflict(codeTOTPNotBegun, "Ask for a secret first.")
 		}
 		if err != nil {
 			return err

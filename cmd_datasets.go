@@ -75,7 +75,7 @@ func (o invocation) createDataset(ctx context.Context, name, path string) (d dat
 		err = where.check()
 	}
 	p, ok := errors.AsType[*problem](err)
-	if ok && p.fields[len(p.fields)-1].Code == "outside_root" {
+	if ok && p.fields[len(p.fields)-1].Code == fieldOutsideRoot {
 		return d, o.outsideRoots(path)
 	}
 	if err != nil {
@@ -150,7 +150,7 @@ func (o invocation) analyze(ctx context.Context, d dataset, wait bool) error {
 
 	// If another analysis of the dataset runs, a becomes that one.
 	p, ok := errors.AsType[*problem](err)
-	isRunning := ok && p.code == "analysis_running"
+	isRunning := ok && p.code == codeAnalysisRunning
 	if isRunning {
 		a, err = newestAnalysisOf(ctx, o.db, d)
 	}

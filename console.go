@@ -72,7 +72,7 @@ type page struct {
 // refusal is a problem as a page shows it.
 type refusal struct {
 	Detail     string
-	Code       string
+	Code       problemCode
 	RequestID  string
 	Fields     map[string]string // what is wrong with each field
 	RetryAfter time.Duration
@@ -290,23 +290,23 @@ func newRefusal(wrong *problem, requestID string) *refusal {
 
 // refusalTexts returns the details of problems, by code, that a page words for people. Those of the
 // API name its routes and fields.
-func refusalTexts() map[string]string {
-	return map[string]string{
-		"already_published": "The announcement has been published. Its time cannot be changed any more.",
-		"body_too_large":    "The form is too large.",
-		"body_unreadable":   "The form did not arrive whole. Send it again.",
-		"invalid_cursor":    "This part of the list is not there any more. Open the list again.",
-		"not_addressed":     "There is no such announcement for you.",
-		"otp_required":      "Type the code that your app shows, or a recovery code.",
-		"permission_in_use": "Roles or API tokens hold this permission. Take it from the roles, and end the tokens.",
-		"role_built_in": "The roles admin and member cannot be deleted. For admin you can only set whether its " +
+func refusalTexts() map[problemCode]string {
+	return map[problemCode]string{
+		codeAlreadyPublished: "The announcement has been published. Its time cannot be changed any more.",
+		codeBodyTooLarge:     "The form is too large.",
+		codeBodyUnreadable:   "The form did not arrive whole. Send it again.",
+		codeInvalidCursor:    "This part of the list is not there any more. Open the list again.",
+		codeNotAddressed:     "There is no such announcement for you.",
+		codeOTPRequired:      "Type the code that your app shows, or a recovery code.",
+		codePermissionInUse:  "Roles or API tokens hold this permission. Take it from the roles, and end the tokens.",
+		codeRoleBuiltIn: "The roles admin and member cannot be deleted. For admin you can only set whether its " +
 			"holders need a second factor.",
-		"role_in_use": "Users hold this role. Take it from them first, on the page of each.",
-		"stale": "Somebody has changed this since you opened the page. What you have typed is kept: send it again " +
+		codeRoleInUse: "Users hold this role. Take it from them first, on the page of each.",
+		codeStale: "Somebody has changed this since you opened the page. What you have typed is kept: send it again " +
 			"to replace their change, or open the page again to see it.",
-		"totp_not_begun":        "The secret has expired. Set the second factor up again.",
-		"second_factor_missing": "One of your roles requires a second factor. Set one up on the page of your account.",
-		"use_own_route":         "This is your own account. Change it on your own page: follow your name at the top.",
+		codeTOTPNotBegun:        "The secret has expired. Set the second factor up again.",
+		codeSecondFactorMissing: "One of your roles requires a second factor. Set one up on the page of your account.",
+		codeUseOwnRoute:         "This is your own account. Change it on your own page: follow your name at the top.",
 	}
 }
 
@@ -340,7 +340,7 @@ func goTo(w http.ResponseWriter, next string) error {
 func readForm(r *http.Request) (url.Values, error) {
 	mediaType, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if mediaType != "application/x-www-form-urlencoded" {
-		return nil, newProblem(http.StatusUnsupportedMediaType, "unsupported_media_type",
+		return nil, newProblem(http.StatusUnsupportedMediaType, codeUnsupportedMediaType,
 			"The body must be a form.")
 	}
 
@@ -348,7 +348,7 @@ func readForm(r *http.Request) (url.Values, error) {
 	values, err := url.ParseQuery(string(body))
 	decoded, _ := url.QueryUnescape(string(body)) // its error is that of ParseQuery
 	if err != nil || !utf8.ValidString(decoded) {
-		return nil, malformed("malformed_form", "The form is malformed.")
+		return nil, malformed(codeMalformedForm, "The form is malformed.")
 	}
 
 	if values.Has("tag") {

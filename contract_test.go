@@ -42,7 +42,7 @@ func TestVersion(t *testing.T) {
 }
 
 // yamlReader reads the part of YAML that openapi.yaml is written in: nested blocks of "key: value" and "- value",
-// and maps, lists, quoted and plain text on a line.
+// text of several lines after "|", and maps, lists, quoted and plain text on a line.
 type yamlReader struct {
 	lines []string
 	flow  string // what is left of a line
@@ -73,7 +73,9 @@ func (y *yamlReader) block(indent int) node {
 		y.flow = text
 		key := fmt.Sprint(y.scalar(":"))
 		rest := strings.TrimPrefix(y.flow, ":")
-		if rest == "" {
+		if rest == " |" {
+			object[key] = y.text(indent)
+		} else if rest == "" {
 			object[key] = y.block(depth())
 		} else {
 			object[key] = y.line(strings.TrimSpace(rest))
@@ -83,6 +85,17 @@ func (y *yamlReader) block(indent int) node {
 		return list
 	}
 	return object
+}
+
+// text reads the lines that are indented more than indent, and blank ones between them.
+func (y *yamlReader) text(indent int) string {
+	var text strings.Builder
+	margin := strings.Repeat(" ", indent+1)
+	for len(y.lines) > 0 && (y.lines[0] == "" || strings.HasPrefix(y.lines[0], margin)) {
+		text.WriteString(strings.TrimSpace(y.lines[0]) + "\n")
+		y.lines = y.lines[1:]
+	}
+	return text.String()
 }
 
 // line reads a value that is all on a line.

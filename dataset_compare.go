@@ -72,7 +72,7 @@ func (c *catalogue) getComparison(w http.ResponseWriter, r *http.Request) error 
 
 	id, err := strconv.ParseInt(r.URL.Query().Get("with"), 10, 64)
 	if err != nil || id == here.ID {
-		return malformed("wrong_type", "with must be the id of another dataset.")
+		return malformed(codeWrongType, "with must be the id of another dataset.")
 	}
 
 	there, err := c.datasetOf(r.Context(), id)
@@ -299,7 +299,7 @@ func (c *comparison) findPairs(ctx context.Context, q querier) ([]filePair, erro
 
 	for _, d := range [...]dataset{c.here, c.there} {
 		if found[d.ID].Verdict == notChecked {
-			return nil, newProblem(http.StatusConflict, "not_checked", "The dataset "+d.Name+" has not been analysed.")
+			return nil, conflict(codeNotChecked, "The dataset "+d.Name+" has not been analysed.")
 		}
 	}
 

@@ -184,7 +184,7 @@ func (f *content) ReadAt(p []byte, offset int64) (int, error) {
 func fileUnavailable(err error) *problem {
 	return &problem{
 		status:     http.StatusServiceUnavailable,
-		code:       "file_unavailable",
+		code:       codeFileUnavailable,
 		retryAfter: 30 * time.Second,
 		detail: "The file system does not answer, or fails. Try again later. " +
 			"The log has the reason under the request id.",

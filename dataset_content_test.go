@@ -235,7 +235,7 @@ func TestHungFileCalls(t *testing.T) {
 			err := ts.catalogue.askFileSystem(ctx, "another", func() error { <-answers; return nil }, func() {})
 			got := fmt.Sprint(err)
 			if p, ok := errors.AsType[*problem](err); ok {
-				got = p.code
+				got = string(p.code)
 			}
 			if got != test.want {
 				t.Errorf("%s, want %s", got, test.want)

@@ -86,7 +86,7 @@ func (c *catalogue) getCoverage(w http.ResponseWriter, r *http.Request) error {
 	by := r.URL.Query().Get("color")
 	isColor := by == "" || by == "resolution" || by == "status"
 	if !isColor {
-		return invalid{{"color", "unknown", "must be resolution or status"}}.err()
+		return invalid{{"color", fieldUnknown, "must be resolution or status"}}.err()
 	}
 
 	var view *mapBox

@@ -177,17 +177,18 @@ func (e *expectation) check() error {
 		"name",
 	}
 	for i, field := range fields {
-		v.check(isLine(*texts[i], 0, 200), field, "malformed", "must be one line of at most 200 characters")
+		v.check(isLine(*texts[i], 0, 200), field, fieldMalformed, "must be one line of at most 200 characters")
 	}
 
 	isBraced := !strings.ContainsAny(nameParts().ReplaceAllString(e.Name, ""), "{}/")
-	v.check(isBraced, "name", "malformed", "must be the name of a file without folders, in which braces come in pairs")
+	v.check(isBraced, "name", fieldMalformed,
+		"must be the name of a file without folders, in which braces come in pairs")
 
 	// An empty size is not specified.
 	for i, size := range [...]*string{&e.Width, &e.Height} {
 		field := [...]string{"width", "height"}[i]
 		n, err := strconv.ParseInt(cmp.Or(*size, "1"), 10, 32)
-		v.check(err == nil && n > 0, field, "malformed", "must be a number of pixels")
+		v.check(err == nil && n > 0, field, fieldMalformed, "must be a number of pixels")
 		if *size != "" {
 			*size = strconv.FormatInt(n, 10)
 		}
@@ -195,7 +196,7 @@ func (e *expectation) check() error {
 
 	if e.CRS != "" {
 		crs, err := crsByText(e.CRS)
-		v.check(err == nil && crs.vertical == 0, "crs", "unknown",
+		v.check(err == nil && crs.vertical == 0, "crs", fieldUnknown,
 			"must be the code of a known CRS, such as EPSG:25832; that of heights is vertical_crs")
 		e.CRS = plainCode(e.CRS)
 	}
@@ -216,14 +217,14 @@ func (e *expectation) check() error {
 		height, errHeight := strconv.ParseFloat(sizes[len(sizes)-1], 64)
 		areNumbers := errors.Join(errWidth, errHeight) == nil
 		isInRange := min(width, height) > 0 && max(width, height) < 1e9
-		v.check(areNumbers && isInRange && len(sizes) <= 2, "posting", "malformed",
+		v.check(areNumbers && isInRange && len(sizes) <= 2, "posting", fieldMalformed,
 			"must be a size in the unit of the CRS, or a width × a height")
 		e.Posting = posting(width, height)
 	}
 
 	if e.Boundary != nil {
 		boundary, ok := readBoundary(*e.Boundary)
-		v.check(ok, "boundary", "malformed", "must be a GeoJSON Polygon or MultiPolygon, or features with these, "+
+		v.check(ok, "boundary", fieldMalformed, "must be a GeoJSON Polygon or MultiPolygon, or features with these, "+
 			"of at most 20,000 corners, within ±180° and ±90°")
 
 		text, _ := json.Marshal(map[string]any{ // never fails

@@ -207,7 +207,7 @@ func readFileFilter(query url.Values) (fileFilter, error) {
 	}
 	v.check(
 		slices.Contains(orders, f.sort),
-		"sort", "unknown",
+		"sort", fieldUnknown,
 		"must be path, -resolution or -modified",
 	)
 
@@ -215,7 +215,7 @@ func readFileFilter(query url.Values) (fileFilter, error) {
 	for _, name := range [...]string{"warnings", "total"} {
 		v.check(
 			slices.Contains(flags, query.Get(name)),
-			name, "unknown",
+			name, fieldUnknown,
 			"must be 0 or 1",
 		)
 	}
@@ -223,7 +223,7 @@ func readFileFilter(query url.Values) (fileFilter, error) {
 	if f.part != nil {
 		v.check(
 			utf8.RuneCountInString(*f.part) <= 255,
-			"q", "too_long",
+			"q", fieldTooLong,
 			"must have at most 255 characters",
 		)
 		f.part = new(foldPattern(*f.part))
@@ -232,13 +232,13 @@ func readFileFilter(query url.Values) (fileFilter, error) {
 	statuses := fileStatuses()
 	v.check(
 		f.status == nil || slices.Contains(statuses, *f.status),
-		"status", "unknown",
+		"status", fieldUnknown,
 		"must be one of "+strings.Join(statuses, ", "),
 	)
 
 	v.check(
 		!f.isPoint || !query.Has("bbox"),
-		"point", "exclusive",
+		"point", fieldExclusive,
 		"cannot be used together with bbox",
 	)
 
@@ -263,14 +263,14 @@ func readBox(v *invalid, name, text string, size int) (*mapBox, error) {
 		angle, err := strconv.ParseFloat(strings.TrimSpace(part), 64)
 		isNumber := err == nil && isFinite(angle)
 		if !isNumber || len(parts) != size {
-			return nil, malformed("wrong_type", "%s must be %d numbers separated by commas.", name, size)
+			return nil, malformed(codeWrongType, "%s must be %d numbers separated by commas.", name, size)
 		}
 		at = append(at, angle)
 
 		most := [...]float64{180, 90}[i%2] // of a longitude, and of a latitude
 		v.check(
 			math.Abs(angle) <= most,
-			name, "out_of_range",
+			name, fieldOutOfRange,
 			"longitudes go from -180 to 180, latitudes from -90 to 90",
 		)
 	}
@@ -292,7 +292,7 @@ func readBox(v *invalid, name, text string, size int) (*mapBox, error) {
 	}
 	v.check(
 		box.South <= box.North,
-		name, "out_of_range",
+		name, fieldOutOfRange,
 		"south must not lie north of north",
 	)
 	if box.East < box.West {

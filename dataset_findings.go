@@ -238,11 +238,11 @@ func (c *catalogue) acceptFinding(w http.ResponseWriter, r *http.Request, in acc
 		RETURNING ` + acceptedColumns
 
 	var v invalid
-	v.check(kindOf(in.Code) >= 0, "code", "unknown", "must be the code of a finding")
-	v.check(in.Path == nil || isFindingPath(*in.Path), "path", "malformed",
+	v.check(kindOf(in.Code) >= 0, "code", fieldUnknown, "must be the code of a finding")
+	v.check(in.Path == nil || isFindingPath(*in.Path), "path", fieldMalformed,
 		"must be the path of a finding, a folder with a slash at its end, or a pattern; "+
 			"leave it out to accept all findings of the code")
-	v.check(isText(in.Note, 1000), "note", "malformed", "must say why, in text of 1 to 1,000 characters")
+	v.check(isText(in.Note, 1000), "note", fieldMalformed, "must say why, in text of 1 to 1,000 characters")
 	if err := v.err(); err != nil {
 		return err
 	}
@@ -260,14 +260,14 @@ func (c *catalogue) acceptFinding(w http.ResponseWriter, r *http.Request, in acc
 				return nil, nil, err
 			}
 			if !known {
-				return nil, nil, invalid{{"path", "not_found", "the dataset has no such file"}}.err()
+				return nil, nil, invalid{{"path", fieldNotFound, "the dataset has no such file"}}.err()
 			}
 		}
 
 		accepted, err = collectOne[acceptedFinding](ctx, tx, nil, "accept a finding", query,
 			d.ID, in.Code, in.Path, in.Note, actorOf(r).name)
 		if isUniqueViolation(err, "accepted_findings_key") {
-			err = newProblem(http.StatusConflict, "already_accepted", "This finding was accepted before.")
+			err = conflict(codeAlreadyAccepted, "This finding was accepted before.")
 		}
 		if err != nil {
 			return nil, nil, err

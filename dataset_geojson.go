@@ -54,7 +54,7 @@ func (c *catalogue) getFootprints(w http.ResponseWriter, r *http.Request) error 
 
 	all := r.URL.Query().Get("all")
 	if !slices.Contains([]string{"", "0", "1"}, all) {
-		return invalid{{"all", "unknown", "must be 0 or 1"}}.err()
+		return invalid{{"all", fieldUnknown, "must be 0 or 1"}}.err()
 	}
 
 	read := func(emit func(object) error) error {

@@ -121,7 +121,7 @@ func readSearch(r *http.Request) (query url.Values, body map[string]json.RawMess
 	query = url.Values{}
 	for name, value := range body {
 		if !slices.Contains(known, name) {
-			return nil, nil, malformed("unknown_field", "There is no field %.64q.", name)
+			return nil, nil, malformed(codeUnknownField, "There is no field %.64q.", name)
 		}
 		if string(value) == "null" {
 			continue
@@ -147,7 +147,7 @@ func readSearch(r *http.Request) (query url.Values, body map[string]json.RawMess
 		}
 
 		if strings.ContainsRune(text, 0) {
-			return nil, nil, malformed("malformed_json", "The field %.64q is not text.", name)
+			return nil, nil, malformed(codeMalformedJSON, "The field %.64q is not text.", name)
 		}
 		query.Set(name, text)
 	}
@@ -194,7 +194,7 @@ func (c *catalogue) searchItems(w http.ResponseWriter, r *http.Request) error {
 	if cursor := query.Get("cursor"); cursor != "" {
 		after, err = c.core.keys.Load().verifyCursor(scope, cursor)
 		if err != nil || len(after) != len(firstFile()) {
-			return malformed("invalid_cursor", "The cursor is not one of this search.")
+			return malformed(codeInvalidCursor, "The cursor is not one of this search.")
 		}
 	}
 
@@ -284,7 +284,7 @@ func readItemLimit(query url.Values) (int, error) {
 	limit, err := strconv.Atoi(text) // with ErrRange, limit is the nearest number
 	isNumber := err == nil || errors.Is(err, strconv.ErrRange)
 	if !isNumber || limit < 1 {
-		return 0, malformed("wrong_type", "limit must be a number, at least 1.")
+		return 0, malformed(codeWrongType, "limit must be a number, at least 1.")
 	}
 	return min(limit, maxItems), nil
 }
@@ -336,7 +336,7 @@ func readItemFilter(query url.Values) (fileFilter, error) {
 	if text := query.Get("intersects"); text != "" {
 		if query.Has("bbox") || query.Has("point") {
 			return fileFilter{}, malformed(
-				"exclusive",
+				codeExclusive,
 				"intersects cannot be used together with bbox or point.",
 			)
 		}
@@ -344,7 +344,7 @@ func readItemFilter(query url.Values) (fileFilter, error) {
 		parameter, value, a, ok := readGeometry(text, maxCorners)
 		if !ok {
 			return fileFilter{}, malformed(
-				"wrong_type",
+				codeWrongType,
 				"intersects must be a GeoJSON Point, Polygon or MultiPolygon of at most %d corners.",
 				maxCorners,
 			)
@@ -384,7 +384,7 @@ func idList(query url.Values, name string) (ids []int64) {
 // readInterval reads a time or an interval in the form of RFC 3339 (OGC API Features, section
 // 7.15.4). It returns nanoseconds since 1970, and nil for an open end: "" or "..".
 func readInterval(text string) (since, until *int64, err error) {
-	wrong := malformed("wrong_type", "datetime must be a time or an interval, as in 2026-01-31T12:00:00Z/..")
+	wrong := malformed(codeWrongType, "datetime must be a time or an interval, as in 2026-01-31T12:00:00Z/..")
 	first, last, isInterval := strings.Cut(text, "/")
 	if !isInterval {
 		last = first

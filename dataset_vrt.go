@@ -110,7 +110,7 @@ func findGrid(
 		detail = "choose one of the dataset's grids by crs and resolution: " +
 			strings.Join(list[:min(most, len(list))], "; ")
 	}
-	return vrtGrid{}, invalid{{"crs", "unknown", detail}}.err()
+	return vrtGrid{}, invalid{{"crs", fieldUnknown, detail}}.err()
 }
 
 // holds reports whether a file belongs to the grid and lies within it.
@@ -276,7 +276,7 @@ func (c *catalogue) getMosaic(w http.ResponseWriter, r *http.Request) error {
 	if source == "path" {
 		relative = 1
 	} else if source != "url" {
-		return invalid{{"source", "unknown", "must be url or path"}}.err()
+		return invalid{{"source", fieldUnknown, "must be url or path"}}.err()
 	}
 
 	crs := optional(query, "crs")

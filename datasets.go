@@ -161,11 +161,11 @@ func (d datasetDirectory) check() error {
 	var v invalid
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		v.check(false, "path", "not_found", "there is no such directory")
+		v.check(false, "path", fieldNotFound, "there is no such directory")
 	case isEscape(err):
-		v.check(false, "path", "outside_root", "a symbolic link leads out of the dataset root")
+		v.check(false, "path", fieldOutsideRoot, "a symbolic link leads out of the dataset root")
 	default:
-		v.check(false, "path", "not_a_directory", "cannot be opened as a directory: "+reasonOf(err))
+		v.check(false, "path", fieldNotADirectory, "cannot be opened as a directory: "+reasonOf(err))
 	}
 	return v.err()
 }
@@ -176,7 +176,7 @@ func checkDatasetTexts(v *invalid, name, description *string) {
 		isTrimmed := strings.TrimSpace(*name) == *name
 		v.check(
 			isLine(*name, 1, 100) && isTrimmed,
-			"name", "malformed",
+			"name", fieldMalformed,
 			"must be one line of 1 to 100 characters without blanks at either end",
 		)
 	}
@@ -184,7 +184,7 @@ func checkDatasetTexts(v *invalid, name, description *string) {
 	if description != nil {
 		v.check(
 			*description == "" || isText(*description, 4000),
-			"description", "malformed",
+			"description", fieldMalformed,
 			"must be text of at most 4,000 characters, without control characters other than tab and newline, "+
 				"and without those that change the direction of text",
 		)
@@ -346,14 +346,14 @@ type datasetDirectory struct {
 // findDirectory finds the dataset root above a path, or returns what is wrong with the path. It
 // looks at the text alone: os.Root makes sure later that no symbolic link leads out of the root.
 func (c config) findDirectory(path string) (datasetDirectory, invalid) {
-	outside := invalid{{"path", "outside_root", "lies outside the dataset roots"}}
+	outside := invalid{{"path", fieldOutsideRoot, "lies outside the dataset roots"}}
 
 	hasLength := path != "" && len(path) <= 1024
 	isUTF8 := utf8.ValidString(path)
 	if !hasLength || !isUTF8 || strings.ContainsRune(path, 0) {
 		return datasetDirectory{}, invalid{{
 			"path",
-			"malformed",
+			fieldMalformed,
 			"must be the path of a directory, of at most 1,024 bytes",
 		}}
 	}
@@ -481,17 +481,9 @@ func oneDataset(
 
 	switch {
 	case isUniqueViolation(err, "datasets_name_key"):
-		err = &problem{
-			status: http.StatusConflict,
-			code:   "name_taken",
-			detail: "Another dataset has that name.",
-		}
+		err = conflict(codeNameTaken, "Another dataset has that name.")
 	case isUniqueViolation(err, "datasets_path_key"):
-		err = &problem{
-			status: http.StatusConflict,
-			code:   "path_taken",
-			detail: "Another dataset has that directory.",
-		}
+		err = conflict(codePathTaken, "Another dataset has that directory.")
 	}
 
 	return d, err

@@ -30,13 +30,13 @@ func decodeJSON(r *http.Request, v any) error {
 	charset := strings.ToLower(params["charset"])
 	isUTF8 := charset == "" || charset == "utf-8"
 	if err != nil || mediaType != "application/json" || !isUTF8 {
-		return newProblem(http.StatusUnsupportedMediaType, "unsupported_media_type",
+		return newProblem(http.StatusUnsupportedMediaType, codeUnsupportedMediaType,
 			"The body must be application/json in UTF-8.")
 	}
 
 	body, _ := io.ReadAll(r.Body) // never fails: receiveBody has read it
 	if !utf8.Valid(body) {
-		return malformed("malformed_json", "The body is not UTF-8.")
+		return malformed(codeMalformedJSON, "The body is not UTF-8.")
 	}
 	if err := checkJSON(body); err != nil {
 		return err
@@ -53,24 +53,24 @@ func decodeJSON(r *http.Request, v any) error {
 	// Say which field is wrong, in words of the API and not of Go.
 	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		name := e.Field[strings.LastIndex(e.Field, ".")+1:] // without the name of an embedded struct
-		return malformed("wrong_type", "%s cannot be a JSON %s.", name, e.Value)
+		return malformed(codeWrongType, "%s cannot be a JSON %s.", name, e.Value)
 	}
 	if field, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
-		return malformed("unknown_field", "There is no field %.64s.", field)
+		return malformed(codeUnknownField, "There is no field %.64s.", field)
 	}
-	return malformed("malformed_json", "The body is not the JSON expected: %s.", err)
+	return malformed(codeMalformedJSON, "The body is not the JSON expected: %s.", err)
 }
 
 // bodyError returns the problem with a body whose reading ended with err.
 func bodyError(err error) error {
 	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		detail := fmt.Sprintf("The body has more than %d bytes.", tooLarge.Limit)
-		return newProblem(http.StatusRequestEntityTooLarge, "body_too_large", detail)
+		return newProblem(http.StatusRequestEntityTooLarge, codeBodyTooLarge, detail)
 	}
 	if errors.Is(err, errBusy) {
 		return errBusy
 	}
-	return malformed("body_unreadable", "The body could not be read to its end.")
+	return malformed(codeBodyUnreadable, "The body could not be read to its end.")
 }
 
 // Bounds of a JSON object, counted before anything is made of it.
@@ -91,14 +91,14 @@ func checkJSON(body []byte) error {
 		if e, ok := errors.AsType[*json.SyntaxError](err); ok {
 			at = e.Offset
 		}
-		return malformed("malformed_json", "The body is not JSON: the error is at byte %d.", at)
+		return malformed(codeMalformedJSON, "The body is not JSON: the error is at byte %d.", at)
 	}
 
 	if object[0] != '{' {
-		return malformed("malformed_json", "The body must be a JSON object.")
+		return malformed(codeMalformedJSON, "The body must be a JSON object.")
 	}
 	if _, err := dec.Token(); err != io.EOF {
-		return malformed("trailing_data", "The body must end after the JSON object.")
+		return malformed(codeTrailingData, "The body must end after the JSON object.")
 	}
 
 	// The text is valid JSON, so the decoder returns no error from here on.
@@ -111,13 +111,13 @@ func checkJSON(body []byte) error {
 		name, _ := token.(string)
 
 		if len(seen) == maxNames {
-			return malformed("malformed_json", "The object in the body has more than %d names.", maxNames)
+			return malformed(codeMalformedJSON, "The object in the body has more than %d names.", maxNames)
 		}
 		if !consistsOf(name, "abcdefghijklmnopqrstuvwxyz0123456789_") {
-			return malformed("unknown_field", "There is no field %.64q.", name)
+			return malformed(codeUnknownField, "There is no field %.64q.", name)
 		}
 		if seen[name] {
-			return malformed("duplicate_field", "The field %.64q appears twice.", name)
+			return malformed(codeDuplicateField, "The field %.64q appears twice.", name)
 		}
 		seen[name] = true
 
@@ -129,7 +129,7 @@ func checkJSON(body []byte) error {
 			json.Unmarshal(value, &items)
 		}
 		if len(items) > maxListItems {
-			return malformed("malformed_json", "A list in the body has more than %d items.", maxListItems)
+			return malformed(codeMalformedJSON, "A list in the body has more than %d items.", maxListItems)
 		}
 	}
 	return nil
@@ -146,20 +146,20 @@ func checkQuery(r *http.Request, allowed string) error {
 
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return malformed("malformed_query", "The query string is malformed.")
+		return malformed(codeMalformedQuery, "The query string is malformed.")
 	}
 
 	for _, name := range slices.Sorted(maps.Keys(query)) {
 		if !slices.Contains(strings.Fields(allowed), name) {
-			return malformed("unknown_parameter", "There is no query parameter %.64q here.", name)
+			return malformed(codeUnknownParameter, "There is no query parameter %.64q here.", name)
 		}
 		if len(query[name]) > 1 {
-			return malformed("duplicate_parameter", "The query parameter %.64q appears twice.", name)
+			return malformed(codeDuplicateParameter, "The query parameter %.64q appears twice.", name)
 		}
 
 		value := query.Get(name)
 		if !utf8.ValidString(value) || strings.ContainsRune(value, 0) {
-			return malformed("malformed_query", "The query parameter %.64q is not UTF-8 text.", name)
+			return malformed(codeMalformedQuery, "The query parameter %.64q is not UTF-8 text.", name)
 		}
 	}
 
@@ -251,7 +251,7 @@ func writeDone(w http.ResponseWriter, err error) error {
 // problem is an error that the client gets as problem details (RFC 9457).
 type problem struct {
 	status     int
-	code       string // stable, for scripts
+	code       problemCode
 	detail     string // for people
 	permission string // the missing one, with 403
 	fields     []fieldError
@@ -273,13 +273,13 @@ func (p *problem) Unwrap() error { return p.err }
 
 // fieldError says what is wrong with one field of a request.
 type fieldError struct {
-	Field  string `json:"field"`
-	Code   string `json:"code"`
-	Detail string `json:"detail"`
+	Field  string    `json:"field"`
+	Code   fieldCode `json:"code"`
+	Detail string    `json:"detail"`
 }
 
 // errNoPath is the 404 for a path without a route.
-var errNoPath = newProblem(http.StatusNotFound, "not_found", "No such path; see /api/v1/openapi.yaml.")
+var errNoPath = newProblem(http.StatusNotFound, codeNotFound, "No such path; see /api/v1/openapi.yaml.")
 
 // noUUID is the id of no object.
 const noUUID = "00000000-0000-0000-0000-000000000000"
@@ -292,13 +292,13 @@ func notFound(kind string, id any) error {
 	if id == int64(0) || id == noUUID {
 		name = "such " + kind
 	}
-	return newProblem(http.StatusNotFound, "not_found", "No "+name+".")
+	return newProblem(http.StatusNotFound, codeNotFound, "No "+name+".")
 }
 
 // errTooSlow is the 503 for a request that ran out of its own time, while the database is up.
 var errTooSlow = &problem{
 	status:     http.StatusServiceUnavailable,
-	code:       "too_slow",
+	code:       codeTooSlow,
 	detail:     "The request did not end within its time limit. Ask for less, or try again later.",
 	retryAfter: 10 * time.Second,
 }
@@ -307,7 +307,7 @@ var errTooSlow = &problem{
 func databaseUnavailable(err error) *problem {
 	return &problem{
 		status:     http.StatusServiceUnavailable,
-		code:       "database_unavailable",
+		code:       codeDatabaseUnavailable,
 		detail:     "The database is not available now. Try again.",
 		retryAfter: 2 * time.Second,
 		err:        err,
@@ -315,27 +315,27 @@ func databaseUnavailable(err error) *problem {
 }
 
 // newProblem returns a problem with a status, a code and a detail.
-func newProblem(status int, code, detail string) *problem {
+func newProblem(status int, code problemCode, detail string) *problem {
 	return &problem{status: status, code: code, detail: detail}
 }
 
 // unauthorized returns the 401 for a request without a valid proof of identity.
-func unauthorized(code, detail string) *problem {
+func unauthorized(code problemCode, detail string) *problem {
 	return newProblem(http.StatusUnauthorized, code, detail)
 }
 
 // forbidden returns the 403 for what the caller may not do.
-func forbidden(code, detail string) *problem {
+func forbidden(code problemCode, detail string) *problem {
 	return newProblem(http.StatusForbidden, code, detail)
 }
 
 // conflict returns the 409 for what the present state does not allow.
-func conflict(code, detail string) *problem {
+func conflict(code problemCode, detail string) *problem {
 	return newProblem(http.StatusConflict, code, detail)
 }
 
 // malformed returns the 400 for a request that cannot be read.
-func malformed(code, format string, args ...any) error {
+func malformed(code problemCode, format string, args ...any) error {
 	return newProblem(http.StatusBadRequest, code, fmt.Sprintf(format, args...))
 }
 
@@ -343,7 +343,7 @@ func malformed(code, format string, args ...any) error {
 type invalid []fieldError
 
 // check notes the field unless ok.
-func (v *invalid) check(ok bool, field, code, detail string) {
+func (v *invalid) check(ok bool, field string, code fieldCode, detail string) {
 	if !ok {
 		*v = append(*v, fieldError{field, code, detail})
 	}
@@ -354,7 +354,7 @@ func (v *invalid) oneOf(field string, text *string, values ...string) {
 	last := len(values) - 1
 	detail := "must be " + strings.Join(values[:last], ", ") + " or " + values[last]
 	isKnown := text == nil || slices.Contains(values, *text)
-	v.check(isKnown, field, "unknown", detail)
+	v.check(isKnown, field, fieldUnknown, detail)
 }
 
 // time reads a time in the form of RFC 3339, to the microsecond, as the database stores it. It
@@ -368,7 +368,7 @@ func (v *invalid) time(field string, text *string) *time.Time {
 	at = at.UTC().Truncate(time.Microsecond)
 	hasPlainYear := at.Year() >= 1 && at.Year() <= 9999
 	if err != nil || !hasPlainYear {
-		v.check(false, field, "malformed",
+		v.check(false, field, fieldMalformed,
 			"must be a time with its zone, as in RFC 3339: 2026-01-31T12:00:00Z")
 		return nil
 	}
@@ -384,7 +384,7 @@ func (v invalid) err() error {
 	detail := v[0].Field + ": " + v[0].Detail
 	return &problem{
 		status: http.StatusUnprocessableEntity,
-		code:   "invalid",
+		code:   codeInvalid,
 		detail: detail,
 		fields: v,
 	}
@@ -415,7 +415,7 @@ func (c *core) problemOf(w *responseWriter, err error) *problem {
 
 	return &problem{
 		status: http.StatusInternalServerError,
-		code:   "internal",
+		code:   codeInternal,
 		detail: "Internal error. The server log has the cause under this request id.",
 		err:    err,
 	}
@@ -451,7 +451,7 @@ func (c *core) writeProblem(w *responseWriter, err error) {
 		Title      string       `json:"title"`
 		Status     int          `json:"status"`
 		Detail     string       `json:"detail"`
-		Code       string       `json:"code"`
+		Code       problemCode  `json:"code"`
 		Permission string       `json:"permission,omitempty"`
 		Errors     []fieldError `json:"errors,omitempty"`
 		RequestID  string       `json:"request_id"`
@@ -484,7 +484,7 @@ func setProblemHeaders(w *responseWriter, p *problem) {
 	}
 
 	h.Set("WWW-Authenticate", "Bearer")
-	if p.code == "invalid_token" {
+	if p.code == codeInvalidToken {
 		h.Set("WWW-Authenticate", `Bearer error="invalid_token"`) // RFC 6750, section 3.1
 	}
 	if w.basic {

@@ -319,7 +319,7 @@ func (s *slots) release() {
 // errBusy is the 503 for a request that found a queue full, or waited in it to its time limit.
 var errBusy = &problem{
 	status:     http.StatusServiceUnavailable,
-	code:       "busy",
+	code:       codeBusy,
 	detail:     "The server is busy. Try again in a few seconds.",
 	retryAfter: 2 * time.Second,
 }

@@ -37,11 +37,11 @@ func writeList[T any](core *core, w http.ResponseWriter, r *http.Request, first 
 	query := r.URL.Query()
 	limit, err := strconv.Atoi(cmp.Or(query.Get("limit"), "50"))
 	if err != nil {
-		return malformed("wrong_type", "limit must be a number.")
+		return malformed(codeWrongType, "limit must be a number.")
 	}
 	if limit < 1 || limit > maxPage {
 		detail := fmt.Sprintf("must be from 1 to %d", maxPage)
-		return invalid{{"limit", "out_of_range", detail}}.err()
+		return invalid{{"limit", fieldOutOfRange, detail}}.err()
 	}
 
 	// The cursor of another list, or of other filters, is refused.
@@ -56,7 +56,7 @@ func writeList[T any](core *core, w http.ResponseWriter, r *http.Request, first 
 	if cursor := query.Get("cursor"); cursor != "" {
 		after, err = keys.verifyCursor(scope, cursor)
 		if err != nil || len(after) != len(first) {
-			return malformed("invalid_cursor",
+			return malformed(codeInvalidCursor,
 				"The cursor is not of this list with these filters: begin without one.")
 		}
 	}
@@ -140,7 +140,7 @@ func checkMatch(lines []string, tag string) error {
 	if strings.Contains(lines[0], "W/") {
 		detail = "If-Match compares strongly: send the ETag without W/, which a proxy has put before it."
 	}
-	return newProblem(http.StatusPreconditionFailed, "stale", detail)
+	return newProblem(http.StatusPreconditionFailed, codeStale, detail)
 }
 
 // writeTagged answers with v as JSON and its entity tag, or with 304 if the client has v already.

@@ -163,17 +163,17 @@ func (c *messageChange) check(ctx context.Context, q querier) error {
 	var v invalid
 	if c.Title != nil {
 		isTitle := isLine(*c.Title, 1, 200) && strings.TrimSpace(*c.Title) != ""
-		v.check(isTitle, "title", "malformed", "must be one line of 1 to 200 characters")
+		v.check(isTitle, "title", fieldMalformed, "must be one line of 1 to 200 characters")
 	}
 	if c.Body != nil {
-		v.check(isText(*c.Body, 20000), "body", "malformed",
+		v.check(isText(*c.Body, 20000), "body", fieldMalformed,
 			"must be text of 1 to 20,000 characters, without control characters other than tab and newline, "+
 				"and without those that change the direction of text")
 	}
 	v.oneOf("severity", c.Severity, "info", "warning", "critical")
 	if c.Roles.value != nil {
 		namesRole := len(*c.Roles.value) > 0
-		v.check(namesRole, "roles", "missing", "must name a role, or be null for everybody")
+		v.check(namesRole, "roles", fieldMissing, "must name a role, or be null for everybody")
 	}
 	c.publishAt = v.time("publish_at", c.PublishAt.value)
 	c.expiresAt = v.time("expires_at", c.ExpiresAt.value)
@@ -239,7 +239,7 @@ func flagParameter(v *invalid, query url.Values, name string) bool {
 	value := query.Get(name)
 	isSet := value == "true"
 	isUnset := value == "false" || !query.Has(name)
-	v.check(isSet || isUnset, name, "malformed", "must be true or false")
+	v.check(isSet || isUnset, name, fieldMalformed, "must be true or false")
 	return isSet
 }
 
@@ -348,7 +348,7 @@ func (a *announcements) getMessage(w http.ResponseWriter, r *http.Request) error
 }
 
 // errNotAddressed is the 404 for a message that is not for the caller, or does not exist.
-var errNotAddressed = newProblem(http.StatusNotFound, "not_addressed",
+var errNotAddressed = newProblem(http.StatusNotFound, codeNotAddressed,
 	"No such message is addressed to you; GET /api/v1/inbox lists those that are.")
 
 // readMessages answers POST …/{id}/read, which marks one message as read, and POST …/inbox/read,
@@ -389,7 +389,7 @@ func (a *announcements) readMessages(w http.ResponseWriter, r *http.Request) err
 	}
 
 	if len(in.IDs) == 0 || len(in.IDs) > maxPage {
-		return invalid{{"ids", "malformed", "must name 1 to 500 messages"}}.err()
+		return invalid{{"ids", fieldMalformed, "must name 1 to 500 messages"}}.err()
 	}
 
 	ids := slices.Compact(slices.Sorted(slices.Values(in.IDs)))
@@ -566,10 +566,10 @@ func (c messageChange) apply(ctx context.Context, tx pgx.Tx, before message) (in
 		return 0, err
 	}
 	if before.State == "retracted" {
-		return 0, conflict("retracted", "The message has been retracted.")
+		return 0, conflict(codeRetracted, "The message has been retracted.")
 	}
 	if c.PublishAt.set && before.State != "scheduled" {
-		return 0, conflict("already_published",
+		return 0, conflict(codeAlreadyPublished,
 			"The message has been published; publish_at cannot be changed any more.")
 	}
 	return c.store(ctx, tx, before.ID)
@@ -644,7 +644,7 @@ func (c messageChange) store(ctx context.Context, tx pgx.Tx, id int64) (int64, e
 	}
 
 	var v invalid
-	v.check(stored.IsShown, "expires_at", "out_of_range", "must be after publish_at")
+	v.check(stored.IsShown, "expires_at", fieldOutOfRange, "must be after publish_at")
 	return stored.Changed, v.err()
 }
 

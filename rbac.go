@@ -63,7 +63,7 @@ func effectivePermissions(declared, roles, grants []string) []string {
 func (v *invalid) permissions(known, named []string) {
 	for _, permission := range named {
 		v.check(slices.Contains(known, permission),
-			"permissions", "unknown", fmt.Sprintf("there is no permission %.40q", permission))
+			"permissions", fieldUnknown, fmt.Sprintf("there is no permission %.40q", permission))
 	}
 }
 
@@ -87,7 +87,7 @@ func changeAccess(ctx context.Context, db *pgxpool.Pool, do func(tx pgx.Tx) erro
 
 		after, err := administratorExists(ctx, tx)
 		if err == nil && !after {
-			err = conflict("last_administrator",
+			err = conflict(codeLastAdministrator,
 				"This would leave no administrator who can sign in. Make another one first.")
 		}
 		return err
@@ -182,7 +182,7 @@ func rolePermissions(ctx context.Context, q querier, names []string) ([]string, 
 	var v invalid
 	for _, name := range names {
 		exists := slices.Contains(found.Existing, name)
-		v.check(exists, "roles", "unknown", fmt.Sprintf("there is no role %.64q", name))
+		v.check(exists, "roles", fieldUnknown, fmt.Sprintf("there is no role %.64q", name))
 	}
 	return effectivePermissions(found.Declared, found.Existing, found.Grants), v.err()
 }
@@ -284,10 +284,10 @@ func checkDeclaration(name, meaning string) error {
 	isReserved := prefix == "cairn" || slices.ContainsFunc(builtInNames(), hasPrefix)
 	isName := permissionName.MatchString(name) && len(name) <= 63
 
-	v.check(isName, "name", "malformed",
+	v.check(isName, "name", fieldMalformed,
 		"must be like wiki.edit: lower-case letters, digits, dashes and underscores around a dot, at most 63")
-	v.check(!isReserved, "name", "reserved", "begins like a built-in permission: choose another prefix")
-	v.check(isLine(meaning, 1, 200), "meaning", "malformed",
+	v.check(!isReserved, "name", fieldReserved, "begins like a built-in permission: choose another prefix")
+	v.check(isLine(meaning, 1, 200), "meaning", fieldMalformed,
 		"must say in one line of 1 to 200 characters what the permission allows")
 	return v.err()
 }
@@ -325,10 +325,10 @@ func (a *accounts) declarePermission(w http.ResponseWriter, r *http.Request, in 
 			return err
 		}
 		if slices.Contains(known, in.Name) {
-			return conflict("name_taken", "There is a permission of that name.")
+			return conflict(codeNameTaken, "There is a permission of that name.")
 		}
 		if len(known) >= len(builtInNames())+maxDeclared {
-			return conflict("too_many_permissions",
+			return conflict(codeTooManyPermissions,
 				"A hundred permissions are declared. Remove one that nobody needs.")
 		}
 
@@ -375,14 +375,14 @@ func (a *accounts) removePermission(w http.ResponseWriter, r *http.Request) erro
 	query := r.URL.Query()
 	force := query.Get("force")
 	if !slices.Contains([]string{"", "true", "false"}, force) {
-		return invalid{{"force", "malformed", "must be empty, true or false"}}.err()
+		return invalid{{"force", fieldMalformed, "must be empty, true or false"}}.err()
 	}
 	isForced := query.Has("force") && force != "false"
 
 	return writeDone(w, a.actOnPermission(r, func(ctx context.Context, tx pgx.Tx, by actor, p heldPermission) error {
 		isHeld := len(p.Roles) > 0 || p.APITokens > 0
 		if isHeld && !isForced {
-			return conflict("permission_in_use",
+			return conflict(codePermissionInUse,
 				"Roles or API tokens hold this permission. ?force takes it from them.")
 		}
 
@@ -431,7 +431,7 @@ func (a *accounts) actOnPermission(
 
 	name := r.PathValue("name")
 	if slices.Contains(builtInNames(), name) {
-		return conflict("permission_built_in",
+		return conflict(codePermissionBuiltIn,
 			"This permission is part of Cairn. Only declared ones can be changed or removed.")
 	}
 	missing := notFound("permission", name)

@@ -42,7 +42,7 @@ func (a *accounts) getRole(w http.ResponseWriter, r *http.Request) error {
 // createRole answers POST /api/v1/roles.
 func (a *accounts) createRole(w http.ResponseWriter, r *http.Request, c roleChange) error {
 	if c.Permissions == nil {
-		return invalid{{"permissions", "missing", "is required; an empty list allows nothing"}}.err()
+		return invalid{{"permissions", fieldMissing, "is required; an empty list allows nothing"}}.err()
 	}
 
 	var created role
@@ -105,7 +105,7 @@ func getRole(ctx context.Context, q querier, id int64, name string, missing erro
 
 // roleNamed returns the role of that name. If there is none, the error is a 422 for the field.
 func roleNamed(ctx context.Context, q querier, field, name string) (role, error) {
-	missing := invalid{{field, "unknown", fmt.Sprintf("there is no role %.64q", name)}}.err()
+	missing := invalid{{field, fieldUnknown, fmt.Sprintf("there is no role %.64q", name)}}.err()
 	return getRole(ctx, q, 0, name, missing)
 }
 
@@ -127,18 +127,18 @@ func (c *roleChange) check(ctx context.Context, q querier) error {
 	var v invalid
 	if c.Name != nil {
 		name, ok := normalizeUsername(*c.Name)
-		v.check(ok, "name", "malformed", usernameRule)
+		v.check(ok, "name", fieldMalformed, usernameRule)
 		c.Name = &name
 	}
 	isDescription := c.Description == nil || isLine(*c.Description, 0, 200)
-	v.check(isDescription, "description", "malformed",
+	v.check(isDescription, "description", fieldMalformed,
 		"must be at most 200 characters without control characters")
 	v.permissions(known, c.Permissions)
 	return v.err()
 }
 
 // errBuiltIn is the 409 of a change to a built-in role.
-var errBuiltIn = conflict("role_built_in", "The role admin cannot be removed or changed, "+
+var errBuiltIn = conflict(codeRoleBuiltIn, "The role admin cannot be removed or changed, "+
 	"except for requires_second_factor. The role member cannot be renamed or removed.")
 
 // createRole creates a role. The actor must hold its permissions. Requires lockAccess.
@@ -286,7 +286,7 @@ func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *st
 
 	n, err := execute(ctx, tx, "delete role", query, old.ID)
 	if err == nil && n == 0 {
-		err = conflict("role_in_use",
+		err = conflict(codeRoleInUse,
 			"Users hold this role. The parameter reassign names the role that they get instead.")
 	}
 	if err != nil {
@@ -315,7 +315,7 @@ func reassignRole(ctx context.Context, tx pgx.Tx, by actor, old role, name strin
 	}
 
 	var v invalid
-	v.check(next.ID != old.ID, "reassign", "unknown", "must be another role")
+	v.check(next.ID != old.ID, "reassign", fieldUnknown, "must be another role")
 	if err := v.err(); err != nil {
 		return role{}, err
 	}

@@ -477,7 +477,7 @@ func (s *server) serveRoute(w *responseWriter, r *http.Request) {
 	err := errNoPath
 	if w.status == http.StatusMethodNotAllowed {
 		detail := "This path does not take " + r.Method + "; it takes " + w.Header().Get("Allow") + "."
-		err = newProblem(w.status, "method_not_allowed", detail)
+		err = newProblem(w.status, codeMethodNotAllowed, detail)
 	}
 
 	w.Header().Del("Content-Type")
@@ -491,7 +491,7 @@ func (s *server) checkTarget(r *http.Request) error {
 	// Monitors ask for these two by the address of the machine.
 	isProbe := r.URL.Path == "/health" || r.URL.Path == "/metrics"
 	if !isProbe && !s.core.cfg.isOwnHost(r.Host) {
-		return newProblem(http.StatusMisdirectedRequest, "wrong_host",
+		return newProblem(http.StatusMisdirectedRequest, codeWrongHost,
 			"This service has another host name: use the one in CAIRN_BASE_URL.")
 	}
 

@@ -88,7 +88,7 @@ func (a *accounts) createUser(w http.ResponseWriter, r *http.Request) error {
 
 	var v invalid
 	checkIdentity(&v, &in.Username, in.Email, &in.DisplayName)
-	v.check(in.Roles != nil, "roles", "missing", "must be a list; an empty one gives no role")
+	v.check(in.Roles != nil, "roles", fieldMissing, "must be a list; an empty one gives no role")
 	if err := v.err(); err != nil {
 		return err
 	}
@@ -126,7 +126,7 @@ func (a *accounts) getUser(w http.ResponseWriter, r *http.Request) error {
 }
 
 // errUseOwnRoute is the 403 of a change to oneself for which another route asks for the password.
-var errUseOwnRoute = forbidden("use_own_route",
+var errUseOwnRoute = forbidden(codeUseOwnRoute,
 	"Change your own e-mail address by PATCH /api/v1/auth/me, your own password by PUT /api/v1/auth/password "+
 		"and your own second factor by DELETE /api/v1/auth/totp.")
 
@@ -152,7 +152,7 @@ type rolesRequest struct {
 // replaceUserRoles answers PUT /api/v1/users/{id}/roles.
 func (a *accounts) replaceUserRoles(w http.ResponseWriter, r *http.Request, in rolesRequest) error {
 	if in.Roles == nil {
-		return invalid{{"roles", "missing", "is required; an empty list takes all roles away"}}.err()
+		return invalid{{"roles", fieldMissing, "is required; an empty list takes all roles away"}}.err()
 	}
 
 	return a.changeUser(w, r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
@@ -169,7 +169,7 @@ type roleRequest struct {
 func (a *accounts) addUserRole(w http.ResponseWriter, r *http.Request, in roleRequest) error {
 	name, ok := normalizeUsername(in.Role) // roles are named as users are
 	if !ok {
-		return invalid{{"role", "malformed", usernameRule}}.err()
+		return invalid{{"role", fieldMalformed, usernameRule}}.err()
 	}
 
 	return a.changeUser(w, r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
@@ -303,19 +303,19 @@ func checkIdentity(v *invalid, username, email, displayName *string) {
 	if username != nil {
 		name, ok := normalizeUsername(*username)
 		isReserved := name == "operator" || name == "cairn"
-		v.check(!isReserved, "username", "reserved", "names the command line or the service in the audit log")
-		v.check(ok, "username", "malformed", usernameRule)
+		v.check(!isReserved, "username", fieldReserved, "names the command line or the service in the audit log")
+		v.check(ok, "username", fieldMalformed, usernameRule)
 		*username = name
 	}
 
 	if email != nil && *email != "" {
 		address, ok := normalizeEmail(*email)
-		v.check(ok, "email", "malformed", "is not an e-mail address")
+		v.check(ok, "email", fieldMalformed, "is not an e-mail address")
 		*email = address
 	}
 
 	isDisplayName := displayName == nil || isLine(*displayName, 0, 100)
-	v.check(isDisplayName, "display_name", "malformed",
+	v.check(isDisplayName, "display_name", fieldMalformed,
 		"must be at most 100 characters without control characters")
 }
 
@@ -416,11 +416,11 @@ func insertUser(ctx context.Context, tx pgx.Tx, n newUser) (user, error) {
 func takenError(err error) error {
 	switch {
 	case isUniqueViolation(err, "users_username_key"):
-		return conflict("username_taken", "A user has, or had, that name.")
+		return conflict(codeUsernameTaken, "A user has, or had, that name.")
 	case isUniqueViolation(err, "users_email_key"):
-		return conflict("email_taken", "Another user has that e-mail address.")
+		return conflict(codeEmailTaken, "Another user has that e-mail address.")
 	case isUniqueViolation(err, "roles_name_key"):
-		return conflict("name_taken", "Another role has that name.")
+		return conflict(codeNameTaken, "Another role has that name.")
 	}
 	return err
 }

@@ -22,7 +22,7 @@ func (a *accounts) listUsers(w http.ResponseWriter, r *http.Request) error {
 	var v invalid
 	if f.part != nil {
 		inRange := utf8.RuneCountInString(*f.part) >= 3 && len(*f.part) <= 254
-		v.check(inRange, "q", "out_of_range", "must have 3 or more characters, at most 254 bytes")
+		v.check(inRange, "q", fieldOutOfRange, "must have 3 or more characters, at most 254 bytes")
 	}
 	v.oneOf("status", f.status, statusActive, statusDisabled, statusPending)
 	if err := v.err(); err != nil {
