@@ -19,7 +19,7 @@ func layers() []string {
 		"datasets.go dataset_*.go analysis*.go",
 		"console*.go",
 		"operations.go postgres.go systemd.go tls.go metrics.go",
-		"server.go main.go cmd_*.go",
+		"server*.go main.go cmd_*.go",
 	}
 }
 

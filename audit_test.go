@@ -30,7 +30,7 @@ const (
 	maxFileTokens     = 5_000
 	maxTestFileTokens = 8_000
 	maxProgramTokens  = 174_200
-	maxAuditorTokens  = 37_900
+	maxAuditorTokens  = 32_000
 )
 
 // program is the program's own Go files, which are parsed once for all tests. Its importer reads the types that the

@@ -104,3 +104,31 @@ func (c *console) accountPage(a *apiReader) *page {
 		},
 	}
 }
+
+// loginPage reads the page on which people sign in, and goes on to Next. While nobody has a
+// password, it tells the first administrator where the token is that sets one.
+func (c *console) loginPage(a *apiReader) *page {
+	const query = `
+		SELECT NOT EXISTS (
+			SELECT FROM users
+			WHERE password_hash IS NOT NULL
+		)`
+
+	// An error hides only the line for the first administrator.
+	var isNew bool
+	a.console.core.db.QueryRow(a.r.Context(), query).Scan(&isNew)
+
+	return &page{
+		Template: "login",
+		Title:    "Sign in",
+		Data: struct {
+			Next         string
+			IsNew        bool
+			Registration bool
+		}{
+			safeNext(a.r.URL.Query().Get("next"), c.core.cfg.baseURL),
+			isNew,
+			c.core.cfg.registration != registrationClosed,
+		},
+	}
+}

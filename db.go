@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
-	"regexp"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -169,38 +166,4 @@ func sweep(ctx context.Context, pool *pgxpool.Pool) error {
 func isUniqueViolation(err error, constraint string) bool {
 	e, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && e.Code == "23505" && e.ConstraintName == constraint
-}
-
-// unavailableStates matches the SQLSTATEs of isUnavailable (PostgreSQL, appendix A): a read-only
-// transaction, an idle one that was ended, a serialization failure, a deadlock, a lock that is not
-// available, a canceled query; a connection, resources, a shutdown.
-var unavailableStates = regexp.MustCompile(`^(25006|25P03|40001|40P01|55P03|57014|08|53|57P)`)
-
-// isUnavailable reports whether the same request may succeed later: the database is out of reach,
-// shuts down, takes no writes or lacks resources, or a lock or an answer took too long.
-func isUnavailable(err error) bool {
-	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
-		return true
-	}
-	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
-		return unavailableStates.MatchString(e.Code)
-	}
-
-	_, isNet := errors.AsType[net.Error](err)
-	if isNet || pgconn.SafeToRetry(err) {
-		return true
-	}
-	return errors.Is(err, net.ErrClosed) ||
-		errors.Is(err, io.ErrUnexpectedEOF) ||
-		errors.Is(err, io.EOF)
-}
-
-// isTooSlow reports whether the time of a request ended, or PostgreSQL cancelled its statement
-// (57014).
-func isTooSlow(err error) bool {
-	if errors.Is(err, context.DeadlineExceeded) {
-		return true
-	}
-	e, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && e.Code == "57014"
 }

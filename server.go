@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
-	_ "embed"
 	"fmt"
 	"io"
 	"log/slog"
@@ -65,20 +64,6 @@ func (s *server) apiRoutes() []route {
 		analysisRoutes(s.analyzer),
 		stacRoutes(s.catalogue),
 	)
-}
-
-// operationRoutes returns the rows of health, metrics and the contract.
-func operationRoutes(o *operations) []route {
-	return []route{
-		reads("/health", public,
-			o.getHealth, light),
-		reads("/api/v1/ping", public,
-			ping, light),
-		reads("/api/v1/openapi.yaml", public,
-			getContract, light),
-		reads("/metrics", metricsRead,
-			o.getMetrics, quick),
-	}
 }
 
 // authRoutes returns the rows of the caller's own account.
@@ -207,158 +192,6 @@ func administrationRoutes(a *accounts) []route {
 	}
 }
 
-// messageRoutes returns the rows of system messages and the inbox.
-func messageRoutes(a *announcements) []route {
-	return []route{
-		changes("POST /api/v1/system-messages", adminSystemMessage,
-			withBody(a.createMessage), quick, large),
-		reads("/api/v1/system-messages", adminSystemMessage,
-			a.listMessages(false), slow,
-			paged, "q severity state since until"),
-		reads("/api/v1/system-messages/unread-count", adminSystemMessage,
-			a.countUnread, quick),
-		changes("POST /api/v1/system-messages/read-all", adminSystemMessage,
-			a.readAllMessages, quick, medium),
-		reads("/api/v1/system-messages/{id}", adminSystemMessage,
-			a.getMessage, quick),
-		changes("PATCH /api/v1/system-messages/{id}", adminSystemMessage,
-			withBody(a.updateMessage), quick, large),
-		changes("DELETE /api/v1/system-messages/{id}", adminSystemMessage,
-			a.deleteMessage, quick, medium,
-			"permanently"),
-		reads("/api/v1/system-messages/{id}/unread-by", adminSystemMessage,
-			a.listUnreadBy, slow,
-			paged),
-		changes("POST /api/v1/system-messages/{id}/read", adminSystemMessage,
-			a.readMessages, quick, medium),
-
-		reads("/api/v1/inbox", inboxRead,
-			a.listMessages(true), quick,
-			paged, "unread"),
-		reads("/api/v1/inbox/unread-count", inboxRead,
-			a.countUnread, quick),
-		changes("POST /api/v1/inbox/read", inboxRead,
-			a.readMessages, quick, medium),
-		changes("POST /api/v1/inbox/read-all", inboxRead,
-			a.readAllMessages, quick, medium),
-		changes("POST /api/v1/inbox/{id}/read", inboxRead,
-			a.readMessages, quick, medium),
-	}
-}
-
-// datasetRoutes returns the rows of datasets and their files.
-func datasetRoutes(c *catalogue) []route {
-	return []route{
-		reads("/api/v1/datasets", datasetRead,
-			c.listDatasets, quick,
-			paged, "name"),
-		changes("POST /api/v1/datasets", datasetManage,
-			withBody(c.createDataset), slow, large),
-		reads("/api/v1/datasets/{id}", datasetRead,
-			c.getDataset, slow),
-		changes("PATCH /api/v1/datasets/{id}", datasetManage,
-			withBody(c.updateDataset), bulk, large),
-		changes("DELETE /api/v1/datasets/{id}", datasetManage,
-			c.deleteDataset, bulk, medium),
-
-		reads("/api/v1/datasets/{id}/files", datasetRead,
-			c.listFiles, slow,
-			fileFilters, "limit cursor sort total"),
-		reads("/api/v1/datasets/{id}/files/{file}", datasetRead,
-			c.getFile, quick),
-		reads("/api/v1/datasets/{id}/footprints.geojson", datasetRead,
-			c.getFootprints, stream,
-			fileFilters, "all"),
-		reads("/api/v1/datasets/{id}/gaps.geojson", datasetRead,
-			c.getGaps, stream),
-		reads("/api/v1/datasets/{id}/coverage.svg", datasetRead,
-			c.getCoverage, slow,
-			"color bbox"),
-
-		reads("/api/v1/datasets/{id}/report", datasetRead,
-			c.getReport, quick),
-		reads("/api/v1/datasets/{id}/compare", datasetRead,
-			c.getComparison, stream,
-			"with"),
-		reads("/api/v1/datasets/{id}/findings/{code}", datasetRead,
-			c.listFindings, quick,
-			paged),
-		reads("/api/v1/datasets/{id}/findings.csv", datasetRead,
-			c.getFindingsTable, stream),
-		reads("/api/v1/datasets/{id}/accepted-findings", datasetRead,
-			c.listAccepted, quick,
-			paged),
-		changes("POST /api/v1/datasets/{id}/accepted-findings", datasetManage,
-			withBody(c.acceptFinding), bulk, medium),
-		changes("DELETE /api/v1/datasets/{id}/accepted-findings/{accepted}", datasetManage,
-			c.reopenFinding, bulk, medium),
-
-		reads("/api/v1/datasets/{id}/files.csv", datasetRead,
-			c.getTable, stream,
-			fileFilters, "sort"),
-		reads("/api/v1/datasets/{id}/mosaic.vrt", datasetRead,
-			c.getMosaic, stream,
-			"crs resolution source"),
-		reads("/api/v1/datasets/{id}/data/{path...}", datasetDownload,
-			c.getContent, sending),
-		reads("/api/v1/files", datasetRead,
-			c.listFiles, slow,
-			fileFilters, "limit cursor sort total"),
-	}
-}
-
-// analysisRoutes returns the rows of analyses, and of what they check.
-func analysisRoutes(a *analyzer) []route {
-	return []route{
-		changes("POST /api/v1/datasets/{id}/analyses", datasetAnalyze,
-			a.createAnalysis, quick, medium),
-		reads("/api/v1/datasets/{id}/analyses", datasetRead,
-			a.listAnalyses, quick,
-			paged),
-		reads("/api/v1/datasets/{id}/analyses/{analysis}", datasetRead,
-			a.getAnalysis, waiting,
-			"wait"),
-		reads("/api/v1/datasets/{id}/analyses/{analysis}/changes", datasetRead,
-			a.listChanges, quick,
-			paged, "change"),
-		changes("DELETE /api/v1/datasets/{id}/analyses/{analysis}", datasetAnalyze,
-			a.cancelAnalysis, bulk, medium),
-
-		reads("/api/v1/datasets/{id}/expectation", datasetRead,
-			a.getExpectation, quick),
-		changes("PATCH /api/v1/datasets/{id}/expectation", datasetManage,
-			a.updateExpectation, heavy, mapped),
-	}
-}
-
-// stacRoutes returns the rows of STAC API and OGC API Features.
-func stacRoutes(c *catalogue) []route {
-	return []route{
-		reads(stacPath, datasetRead,
-			c.getSTAC, quick),
-		reads(stacPath+"/api", datasetRead,
-			c.getSTACAPI, quick),
-		reads(stacPath+"/conformance", datasetRead,
-			c.getSTACConformance, quick),
-
-		reads(stacPath+"/collections", datasetRead,
-			c.listCollections, heavy),
-		reads(stacPath+"/collections/{id}", datasetRead,
-			c.getCollection, slow),
-		reads(stacPath+"/collections/{id}/items", datasetRead,
-			c.searchItems, slow,
-			itemFilters),
-		reads(stacPath+"/collections/{id}/items/{file}", datasetRead,
-			c.getItem, quick),
-
-		reads(searchPath, datasetRead,
-			c.searchItems, slow,
-			itemFilters, "collections"),
-		changes("POST "+searchPath, datasetRead,
-			c.searchItems, slow, medium),
-	}
-}
-
 // buildMux builds the mux from the route table.
 func (s *server) buildMux() {
 	s.mux = http.NewServeMux()
@@ -452,37 +285,6 @@ func (s *server) setHeaders(w *responseWriter) {
 	if s.core.isHTTPS {
 		h.Set("Strict-Transport-Security", "max-age=31536000") // RFC 6797; a year
 	}
-}
-
-// serveRoute passes a request to the mux, and writes the problem if no route matches.
-func (s *server) serveRoute(w *responseWriter, r *http.Request) {
-	// A request about the server itself (RFC 9110, section 9.3.7).
-	if r.Method == http.MethodOptions && r.RequestURI == "*" {
-		w.routed = true
-		w.WriteHeader(http.StatusNoContent)
-		return
-	}
-
-	// Some clients of STAC end its root with a slash.
-	if r.URL.Path == stacPath+"/" {
-		r.URL.Path = stacPath
-	}
-
-	s.mux.ServeHTTP(w, r)
-	if w.routed {
-		return
-	}
-
-	// The mux answered 404, or 405 with Allow, and responseWriter dropped its text.
-	err := errNoPath
-	if w.status == http.StatusMethodNotAllowed {
-		detail := "This path does not take " + r.Method + "; it takes " + w.Header().Get("Allow") + "."
-		err = newProblem(w.status, codeMethodNotAllowed, detail)
-	}
-
-	w.Header().Del("Content-Type")
-	w.status = 0
-	s.core.writeProblem(w, err)
 }
 
 // checkTarget refuses a request for another host, or for a path that the mux would redirect. It
@@ -661,19 +463,4 @@ func (s *server) clientAddress(r *http.Request) netip.Addr {
 	}
 
 	return address
-}
-
-// ping answers GET /api/v1/ping.
-func ping(w http.ResponseWriter, _ *http.Request) error {
-	return writeJSON(w, http.StatusOK, map[string]string{"message": "pong"})
-}
-
-// contract is openapi.yaml, which describes every route.
-//
-//go:embed openapi.yaml
-var contract []byte
-
-// getContract answers GET /api/v1/openapi.yaml.
-func getContract(w http.ResponseWriter, _ *http.Request) error {
-	return writeBytes(w, http.StatusOK, "application/yaml", contract)
 }
