@@ -79,6 +79,9 @@ func (h *headerReader) readHGT(extension string, m *extent) (read bool, err erro
 	switch extension {
 	case ".zip":
 		name, size, err = h.zippedHGT()
+		if err != nil {
+			m.Format = new("zip")
+		}
 		if name == "" {
 			return false, err
 		}
@@ -160,22 +163,29 @@ func (m *extent) setHeights(format, nodata string) {
 }
 
 // zippedHGT returns the name and size of the only .hgt file in a ZIP archive from its central
-// directory: PKWARE APPNOTE 6.3, sections 4.3.12 and 4.3.16. name is "" where there is not exactly
-// one, or where the directory is not near the end of the file.
+// directory: PKWARE APPNOTE 6.3, sections 4.3.12 and 4.3.16. name is "" where there is none, or
+// where the directory is not near the end of the file. It is an error if there are several, or if
+// the archive is cut off.
 func (h *headerReader) zippedHGT() (name string, size uint64, err error) {
 	const (
 		entrySignature = "PK\x01\x02"
 		endSignature   = "PK\x05\x06"
 		endSize        = 22       // bytes of the end record at least
 		entrySize      = 46       // bytes of an entry before its name
-		tailBytes      = 32 << 10 // where the directory must lie
+		tailBytes      = 66 << 10 // where the directory must lie; a comment has at most 64 KiB
 	)
 
 	// The end record is the last thing in the file but for a comment.
 	length := min(h.size, tailBytes)
 	tail, err := h.at(h.size-length, length, "the end of the ZIP archive")
+	if err != nil {
+		return "", 0, err
+	}
 	end := bytes.LastIndex(tail, []byte(endSignature))
 	if end < 0 || len(tail)-end < endSize {
+		if strings.HasSuffix(strings.ToLower(h.name), ".hgt.zip") {
+			err = corruptf("its data is cut off: a ZIP archive ends with its directory, which is missing")
+		}
 		return "", 0, err
 	}
 
@@ -201,7 +211,8 @@ func (h *headerReader) zippedHGT() (name string, size uint64, err error) {
 		entry := path.Base(string(directory[entrySize:nameEnd]))
 		isHGT := strings.EqualFold(path.Ext(entry), ".hgt")
 		if isHGT && name != "" {
-			return "", 0, nil
+			return "", 0, extentErrorf(fileStatusUnsupported,
+				"the ZIP archive holds several .hgt files: unpack it first")
 		}
 		if isHGT {
 			name = entry
@@ -610,6 +621,7 @@ func (m *extent) checkName(name string) {
 // unsupportedFormat returns the error for a file of another format, named by its first bytes.
 func unsupportedFormat(extension string, head []byte, m *extent) error {
 	seems := "of an unknown format"
+	ending := ", which is not supported"
 	isControl := func(b byte) bool {
 		isInText := strings.ContainsRune("\t\n\r\f", rune(b))
 		return b < ' ' && !isInText
@@ -625,10 +637,10 @@ func unsupportedFormat(extension string, head []byte, m *extent) error {
 		{"\x89PNG\r\n\x1a\n", "png", "a PNG picture"},
 		{"\xff\xd8\xff", "jpeg", "a JPEG picture"},
 		{"\x00\x00\x00\x0cjP  ", "jp2", "a JPEG 2000 picture"},
-		{"PK\x03\x04", "zip", "a ZIP archive; unpack it first"},
-		{"\x1f\x8b", "gzip", "compressed with gzip; unpack it first"},
-		{"BZh", "bzip2", "compressed with bzip2; unpack it first"},
-		{"\x28\xb5\x2f\xfd", "zstd", "compressed with zstd; unpack it first"},
+		{"PK\x03\x04", "zip", "a ZIP archive"},
+		{"\x1f\x8b", "gzip", "compressed with gzip"},
+		{"BZh", "bzip2", "compressed with bzip2"},
+		{"\x28\xb5\x2f\xfd", "zstd", "compressed with zstd"},
 		{"%PDF", "pdf", "a PDF document"},
 		{"\x89HDF\r\n\x1a\n", "hdf5", "an HDF5 or netCDF-4 file"},
 		{"CDF", "netcdf", "a netCDF file"},
@@ -641,6 +653,9 @@ func unsupportedFormat(extension string, head []byte, m *extent) error {
 		if bytes.HasPrefix(head, []byte(magic[0])) {
 			m.Format = new(magic[1])
 			seems = magic[2]
+			if slices.Contains([]string{"zip", "gzip", "bzip2", "zstd"}, magic[1]) {
+				ending = ": unpack it first"
+			}
 		}
 	}
 
@@ -651,5 +666,5 @@ func unsupportedFormat(extension string, head []byte, m *extent) error {
 	if hasExtension(extension, rasterExtensions) {
 		return extentErrorf(fileStatusUnsupported, "it is named %s, but it seems to be %s", extension, seems)
 	}
-	return extentErrorf(fileStatusUnsupported, "it seems to be %s, which is not supported", seems)
+	return extentErrorf(fileStatusUnsupported, "it seems to be %s%s", seems, ending)
 }
