@@ -382,7 +382,7 @@ func (c client) pageThrough(body map[string]any, before func(page int)) (ids []s
 // TestPeerSTACPaging does the same with 100,000 files.
 func TestSTACPaging(t *testing.T) {
 	t.Parallel()
-	n := soakOr(10_000, 2500)
+	n := soakOr(10_000, 1000)
 	checkPaging(t, n, n/50)
 }
 
@@ -394,14 +394,16 @@ func checkPaging(t *testing.T, n, limit int) {
 	path := func(i int, suffix string) string {
 		return filepath.Join(dir, fmt.Sprintf("d%02d/kept%06d%s.tif", i*100/n, i, suffix))
 	}
-	write := func(i int, suffix string, lon float64) {
+	// Each file has a place of its own: each analysis would compare the contents of files at the same place.
+	write := func(i int, suffix string, shift float64) {
 		name, past := path(i, suffix), time.Unix(1_700_000_000, 0) // else each analysis would read it again
+		lon := -170 + 300*float64(i)/float64(n) + shift
 		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, geographicTIFF(lon, 45), 0o644), os.Chtimes(name, past, past)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for i := range n {
-		write(i, "", 7)
+		write(i, "", 0)
 	}
 	c := ts.signIn("ada", datasetRead, datasetManage, datasetAnalyze)
 	dataset := c.addDataset("tiles")
@@ -412,8 +414,8 @@ func checkPaging(t *testing.T, n, limit int) {
 	ids := c.pageThrough(search, func(int) {
 		if ended() {
 			for i := 0; i < n; i += 50 {
-				write(i, "", 8+float64(rounds))
-				write(i, fmt.Sprintf("-new%d", rounds), 7)
+				write(i, "", 0.01*float64(1+rounds))
+				write(i, fmt.Sprintf("-new%d", rounds), 30)
 				os.Remove(path(i, fmt.Sprintf("-new%d", rounds-1)))
 			}
 			rounds++
