@@ -230,6 +230,25 @@ func TestSameAccessVoidsNothing(t *testing.T) {
 	x.client().must(204, "POST", "/api/v1/auth/password-reset", map[string]string{"token": token, "new_password": testPassword})
 }
 
+// TestRolesLockTheUserFirst: a change of a user's roles waits for the user's row before it locks the user's sessions, as
+// a login does. So the two cannot wait for each other.
+func TestRolesLockTheUserFirst(t *testing.T) {
+	t.Parallel()
+	x := startAdministration(t)
+	x.signIn("bob", datasetRead)
+	release := x.holdLock(`SELECT FROM users WHERE username = 'bob' FOR UPDATE`)
+
+	var changing sync.WaitGroup
+	changing.Go(func() {
+		x.root.must(200, "POST", "/api/v1/users/"+userID(x.testServer, "bob")+"/roles", map[string]string{"role": "admin"})
+	})
+	waitFor(t, "the change to wait", func() bool { return waitingQueries(x.testServer) == 1 })
+
+	x.exec(`SELECT FROM sessions WHERE user_id = (SELECT id FROM users WHERE username = 'bob') FOR UPDATE NOWAIT`)
+	release()
+	changing.Wait()
+}
+
 // TestRoleInUse: a role in use is deleted only if another takes its place. Messages for it are not shown to the holders
 // of the other role.
 func TestRoleInUse(t *testing.T) {

@@ -143,7 +143,7 @@ func (a *accounts) finishLogin(
 		target = "user:" + found.Username
 	}
 
-	// A request for the code is no failure and never throttled, so many of them share an audit row.
+	// A request for the code is no failure and never counted, so many of them share an audit row.
 	if err == errOTPRequired {
 		asked := tally{
 			action:  "session.otp_required",

@@ -120,10 +120,9 @@ func (a *accounts) admit(rt route, w http.ResponseWriter, r *http.Request) (err 
 
 	// A large body is read only for an account that may send it.
 	if !isPublic && rt.maxBody > small {
-		if err := c.recheck(r.Context()); err != nil {
+		if err := a.lookUp(r.Context(), c); err != nil {
 			return err
 		}
-		c.slots.owner = c.principal.User.ID
 	}
 
 	c.releaseBody, err = receiveBody(w, r, c.slots, rt.maxBody)
@@ -134,14 +133,9 @@ func (a *accounts) admit(rt route, w http.ResponseWriter, r *http.Request) (err 
 		return c.slots.acquire(r.Context(), rt.class)
 	}
 
-	if c.credential.tokenHash == nil {
-		c.slots.owner = "session:" + c.credential.SessionID
-	}
-	if err := c.recheck(r.Context()); err != nil {
+	if err := a.lookUp(r.Context(), c); err != nil {
 		return err
 	}
-
-	c.slots.owner = c.principal.User.ID
 	began := time.Now()
 	if err := c.slots.acquire(r.Context(), rt.class); err != nil {
 		return err
@@ -151,6 +145,20 @@ func (a *accounts) admit(rt route, w http.ResponseWriter, r *http.Request) (err 
 	if waited := time.Since(began); waited > time.Second {
 		return c.recheck(r.Context())
 	}
+	return nil
+}
+
+// lookUp checks the caller. From then on the request's slots are those of the account.
+func (a *accounts) lookUp(ctx context.Context, c *caller) error {
+	isSession := c.credential.tokenHash == nil
+	if c.principal == nil && isSession {
+		c.slots.owner = "session:" + c.credential.SessionID
+	}
+	if err := c.recheck(ctx); err != nil {
+		return err
+	}
+
+	c.slots.owner = c.principal.User.ID
 	return nil
 }
 
@@ -310,12 +318,12 @@ func (a *accounts) auditRefusal(rt route, r *http.Request, err error) error {
 func (p *principal) lacks(permission string) error {
 	code := codePermissionMissing
 	detail := "This needs the permission " + permission + "."
-	if p.isSuspended() {
-		code = errSecondFactorMissing.code
-		detail = errSecondFactorMissing.detail
-	} else if slices.Contains(p.owned, permission) {
+	if slices.Contains(p.owned, permission) {
 		code = codeTokenScope
 		detail = "You hold the permission " + permission + ", but this API token does not."
+	} else if p.isSuspended() {
+		code = errSecondFactorMissing.code
+		detail = errSecondFactorMissing.detail
 	}
 
 	return &problem{

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// A browser's session ends after browserIdle without use. At the latest it ends browserMax or
-// CAIRN_SESSION_MAX after the login, whichever is less.
+// A browser's session ends after browserIdle without use; a look at a page that is open to all is
+// no use. At the latest it ends browserMax or CAIRN_SESSION_MAX after the login, whichever is less.
 const (
 	browserIdle = 24 * time.Hour
 	browserMax  = 30 * 24 * time.Hour

@@ -20,7 +20,8 @@ type caller struct {
 	slots      *slots     // what the request holds of the limits
 
 	releaseBody func() // gives back the room of the body
-	// recheck finds the principal again. It fails if the credential is not valid any more.
+	// recheck finds the principal again. It fails if the session or the API token has ended. The
+	// end of an access token counts only when the request begins.
 	recheck func(ctx context.Context) error
 }
 

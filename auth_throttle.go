@@ -36,7 +36,8 @@ type attempt struct {
 // newGuess returns a guess at the password or code of the user with this login name. userID is
 // empty if there is no such user. The count is that of the text, whether or not a user has that
 // name: "Bob" and "bob" share a count, and "bob" and "bob@example.org" never do. So a 429 does not
-// tell which names exist, or which name and address belong to one account.
+// tell which names exist, or which name and address belong to one account. Only in a network that
+// the account knows does the lack of a 429 tell it.
 //
 // The second rule is the lockout. It does not apply to networks that the account has signed in
 // from: there, failures neither lead to a lockout nor prolong one.

@@ -58,6 +58,8 @@ func TestRoleRequiresSecondFactor(t *testing.T) {
 		t.Errorf("%s", me.body)
 	}
 	c.refused(403, "second_factor_missing", "GET", verifyPath, nil)
+	narrow := ts.addToken("ada", "narrow", datasetRead)
+	narrow.refused(403, "token_scope", "GET", "/api/v1/inbox", nil) // a second factor would not help
 	if a := c.must(204, "GET", verifyPath+"?permission="+inboxRead, nil); a.header.Get("X-Cairn-Permissions") != inboxRead {
 		t.Errorf("X-Cairn-Permissions is %q", a.header.Get("X-Cairn-Permissions"))
 	}

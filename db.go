@@ -103,7 +103,7 @@ func pause(ctx context.Context, d time.Duration) {
 
 // sweep deletes expired rows, for at most ten seconds. Any number of instances may sweep at once.
 // Tables that anonymous clients can fill are swept in batches, each in a transaction of its own. A
-// session is kept for a day after its end, an API token for 30 days.
+// session is kept for a day after its end, an API token for at most 30 days.
 func sweep(ctx context.Context, pool *pgxpool.Pool) error {
 	const batch = 1000 // the LIMIT of the statements
 	const sessions = `

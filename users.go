@@ -497,7 +497,8 @@ func updateUser(ctx context.Context, tx pgx.Tx, by actor, target user, c userCha
 // replaceRoles replaces a user's roles, unless they are these already. The actor must hold every
 // permission of the new ones. Requires lockAccess and a checked target (see actOnUser).
 func replaceRoles(ctx context.Context, tx pgx.Tx, by actor, target user, names []string) error {
-	const query = `
+	const touch = `UPDATE users SET updated_at = now() WHERE id = $1`
+	const replace = `
 		WITH given AS (
 			SELECT id
 			FROM roles
@@ -506,10 +507,6 @@ func replaceRoles(ctx context.Context, tx pgx.Tx, by actor, target user, names [
 			DELETE FROM user_roles
 			WHERE user_id = $1
 				AND role_id NOT IN (SELECT id FROM given)
-		), touched AS (
-			UPDATE users
-			SET updated_at = now()
-			WHERE id = $1
 		)
 		INSERT INTO user_roles (user_id, role_id)
 		SELECT $1, id
@@ -529,11 +526,16 @@ func replaceRoles(ctx context.Context, tx pgx.Tx, by actor, target user, names [
 		return nil
 	}
 
+	// The user's row is locked before the sessions, as a login locks them.
+	if _, err := execute(ctx, tx, "touch user", touch, target.ID); err != nil {
+		return err
+	}
+
 	// Before the roles are replaced: it compares the old permissions with the new ones.
 	if err := endOldCredentials(ctx, tx, by, &target.ID, 0, given); err != nil {
 		return err
 	}
-	if _, err := execute(ctx, tx, "replace roles", query, target.ID, names); err != nil {
+	if _, err := execute(ctx, tx, "replace roles", replace, target.ID, names); err != nil {
 		return err
 	}
 	return audit(ctx, tx, by, "user.roles", "user:"+target.Username, target.Roles, names)
