@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net/http"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -209,8 +209,16 @@ func TestContract(t *testing.T) {
 			continue
 		}
 		delete(documented, name)
-		if rt.method != http.MethodGet && at(operation, "responses", "413") == nil { // its body is read
-			t.Errorf("%s: 413 is not documented", name)
+		responses := fields(at(operation, "responses"))
+		if at(responses, "default") == nil {
+			t.Errorf("%s has no default response", name)
+		}
+		for status, response := range responses {
+			for _, code := range impliedCodes(name, operation, status) {
+				if slices.Contains(codesIn(follow(response)), code) {
+					t.Errorf("%s: %s %s follows from the kind of the operation", name, status, code)
+				}
+			}
 		}
 		for _, status := range []string{"200", "206"} {
 			if rt.class == sending && at(operation, "responses", status, "headers", "Cache-Control") == nil {
@@ -309,7 +317,9 @@ func TestContractExplains(t *testing.T) {
 // documentedRoute is the path of the route table that a request's path is one of.
 func documentedRoute(method, path string) string {
 	path, _, _ = strings.Cut(path, "?")
-	path = strings.TrimSuffix(path, "/") // the root of the STAC tree
+	if path == stacPath+"/" { // the same as stacPath
+		path = stacPath
+	}
 	parts, best := strings.Split(path, "/"), ""
 	for template, methods := range fields(at(document(), "paths")) {
 		places := strings.Split(template, "/")
@@ -330,6 +340,77 @@ func documentedRoute(method, path string) string {
 	return best
 }
 
+// codesIn returns the words of the description of a response that may be codes.
+func codesIn(response node) []string {
+	isNoCode := func(c rune) bool { return c != '_' && (c < 'a' || c > 'z') }
+	text, _ := at(response, "description").(string)
+	return strings.FieldsFunc(text, isNoCode)
+}
+
+// problemRule is a row of the table in the response Problem: operations of that kind may answer with these codes.
+type problemRule struct {
+	kind   string
+	status string
+	codes  []string
+}
+
+// problemRules returns the rows of the table in the response Problem.
+var problemRules = sync.OnceValue(func() (rules []problemRule) {
+	text, _ := at(document(), "components", "responses", "Problem", "description").(string)
+	for _, row := range regexp.MustCompile(`(?m)^\| (.+) \| (\d+) \| (.+) \|$`).FindAllStringSubmatch(text, -1) {
+		rules = append(rules, problemRule{row[1], row[2], strings.Split(row[3], ", ")})
+	}
+	return rules
+})
+
+// impliedCodes returns the codes that the operation may have with a status, because of its kind. name is its method and
+// path. The operation is nil if there is no such path or method.
+func impliedCodes(name string, operation node, status string) (codes []string) {
+	for _, rule := range problemRules() {
+		if rule.status == status && isOfKind(rule.kind, name, operation) {
+			codes = append(codes, rule.codes...)
+		}
+	}
+	return codes
+}
+
+// isOfKind reports whether an operation is of a kind that the table in the response Problem names.
+func isOfKind(kind, name string, operation node) bool {
+	access := fmt.Sprint(at(operation, "x-cairn-access"))
+	isOpen := access == string(public) || access == string(refreshCookie) || operation == nil
+	var query []node
+	parameters, _ := at(operation, "parameters").([]node)
+	for _, parameter := range parameters {
+		if parameter = follow(parameter); at(parameter, "in") == "query" {
+			query = append(query, at(parameter, "name"))
+		}
+	}
+
+	switch kind {
+	case "all":
+		return true
+	case "all but GET":
+		return !strings.HasPrefix(name, "GET ")
+	case "with query parameters":
+		return len(query) > 0
+	case "with the parameter cursor":
+		return slices.Contains(query, node("cursor"))
+	case "with a parameter in the path":
+		return strings.Contains(name, "{")
+	case "with a request body":
+		return at(operation, "requestBody") != nil
+	case "for signed-in callers":
+		return !isOpen
+	case "for a session":
+		return access == string(ownSession)
+	case "for a permission":
+		return !isOpen && access != string(ownSession) && access != string(signedIn)
+	case "none: no such path", "none: no such method":
+		return operation == nil
+	}
+	panic("openapi.yaml: no operations are " + kind)
+}
+
 // breach says how an answer departs from the document, or is empty.
 func breach(method, path string, a answer) string {
 	if method == "HEAD" {
@@ -339,12 +420,15 @@ func breach(method, path string, a answer) string {
 	if route == "" && a.status < 400 {
 		return "the route is not documented"
 	}
-	response := at(document(), "paths", route, strings.ToLower(method), "responses", strconv.Itoa(a.status))
+	operation := at(document(), "paths", route, strings.ToLower(method))
+	status := strconv.Itoa(a.status)
+	response := at(operation, "responses", status)
+	codes := append(codesIn(response), impliedCodes(method+" "+route, operation, status)...)
 	if response == nil && a.status < 400 {
 		return fmt.Sprintf("status %d is not documented", a.status)
 	}
 	if response == nil {
-		response = at(document(), "components", "responses", "Other")
+		response = at(document(), "components", "responses", "Problem")
 	}
 	content := fields(at(response, "content"))
 	mediaType, _, _ := strings.Cut(a.header.Get("Content-Type"), ";")
@@ -371,8 +455,7 @@ func breach(method, path string, a answer) string {
 	if err := json.Unmarshal(a.body, &value); err != nil {
 		return err.Error()
 	}
-	code, said := a.text("code"), fmt.Sprint(at(response, "description"))
-	if mediaType == "application/problem+json" && !slices.Contains(strings.FieldsFunc(said, func(c rune) bool { return c != '_' && (c < 'a' || c > 'z') }), code) {
+	if code := a.text("code"); mediaType == "application/problem+json" && !slices.Contains(codes, code) {
 		return fmt.Sprintf("with status %d the code %s is not documented", a.status, code)
 	}
 	return mismatch("", value, schema)
