@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"crypto/rand"
 	"embed"
 	"encoding/json"
 	"errors"
@@ -93,6 +94,7 @@ func parsePages(passwordMin int) *template.Template {
 		"yes":    func(is *bool) bool { return is != nil && *is },
 		"text":   func(text *string) string { return *cmp.Or(text, new("")) },
 		"input":  inputTime,
+		"once":   rand.Text,
 
 		"passwordHint": func() string {
 			return fmt.Sprintf("At least %d characters. Any characters will do.", passwordMin)
@@ -455,7 +457,8 @@ func (c *console) refuse(w http.ResponseWriter, r *http.Request, f url.Values, f
 // act returns the handler of a form: it sends the fields to a route of the API and goes on to the
 // page next. Path values in route and next are those of the request's path; {new} in next is the id
 // in the route's answer. If next is empty, the form's page shows the answer, which has a secret,
-// once. If the route refuses the form, the form's page shows the reason and what was typed.
+// once. If the route refuses the form, the form's page shows the reason and what was typed. A form
+// that arrives twice acts once: see doOnce.
 func (c *console) act(route, fields string, formPage loader, next string) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		f, err := readForm(r)
@@ -463,26 +466,44 @@ func (c *console) act(route, fields string, formPage loader, next string) handle
 			return err
 		}
 
-		written, err := c.call(r, route, "", formBody(f, fields))
+		answer, err := c.doOnce(r, f, func() (formAnswer, error) {
+			written, err := c.call(r, route, "", formBody(f, fields))
+			return c.readAnswer(r, written, next), err
+		})
 		if err != nil {
 			return c.refuse(w, r, f, formPage, err)
 		}
-
-		var answer map[string]any
-		json.Unmarshal(written, &answer) // nil if the answer is empty
-		if next != "" {
-			r.SetPathValue("new", fmt.Sprintf("%.0f", answer["id"]))
-			return goTo(w, fillPath(r, next))
+		if answer.Next != "" {
+			return goTo(w, answer.Next)
 		}
 
-		// A password token becomes the address of the page that takes it.
-		if token, ok := answer["password_token"].(string); ok {
-			answer["link"] = c.core.baseURL(r) + passwordPath(token)
-		}
-
-		show := c.show(formPage, func(p *page) { p.Once = answer })
+		show := c.show(formPage, func(p *page) { p.Once = answer.Secret })
 		return show(w, r)
 	}
+}
+
+// readAnswer returns the answer to a form whose route of the API has answered with written.
+func (c *console) readAnswer(r *http.Request, written []byte, next string) formAnswer {
+	var answer map[string]any
+	json.Unmarshal(written, &answer) // nil if the answer is empty
+	if next != "" {
+		r.SetPathValue("new", fmt.Sprintf("%.0f", answer["id"]))
+		return formAnswer{Next: fillPath(r, next)}
+	}
+
+	// A password token becomes the address of the page that takes it.
+	if token, ok := answer["password_token"].(string); ok {
+		answer["link"] = c.core.baseURL(r) + passwordPath(token)
+	}
+
+	// The page shows only these. So what is stored for a second arrival is small.
+	secret := map[string]any{}
+	for _, name := range []string{"token", "uri", "secret", "recovery_codes", "password_token", "link"} {
+		if value, has := answer[name]; has {
+			secret[name] = value
+		}
+	}
+	return formAnswer{Secret: secret}
 }
 
 // pathValues matches the names of path values in a route's path.

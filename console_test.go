@@ -942,7 +942,7 @@ func TestStaleForm(t *testing.T) {
 	old := hiddenOn(t, b.shows(200, "GET", path, ""), path)
 	root.must(200, "PATCH", "/api/v1"+path, map[string]string{"display_name": "Other"})
 	shown := b.shows(422, "POST", path, old+"&display_name=Ada&email=no", `value="Ada"`)
-	if hiddenOn(t, shown, path) != old {
+	if !strings.Contains(old, url.QueryEscape(tagOn(t, shown, path))) {
 		t.Error("a form that was refused for another reason has another tag")
 	}
 

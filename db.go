@@ -140,6 +140,10 @@ func sweep(ctx context.Context, pool *pgxpool.Pool) error {
 		networks AS (
 			DELETE FROM known_networks
 			WHERE expires_at < now()
+		),
+		answers AS (
+			DELETE FROM form_answers
+			WHERE expires_at < now()
 		)
 		DELETE FROM instances
 		WHERE seen_at < now() - interval '100 days'`

@@ -339,3 +339,7 @@ DROP TABLE audit_breaks;
 -- migration 4: version 1.0.0, third step
 
 -- Only schema_catalogue.sql has statements of it.
+
+-- migration 5: version 1.1.0
+
+-- Only schema_catalogue.sql has statements of it.

@@ -379,3 +379,17 @@ INSERT INTO analyses (dataset_id, force, requested_by, step, checks_only, total)
   FROM datasets d
   WHERE EXISTS (SELECT FROM analyses WHERE dataset_id = d.id AND state = 'succeeded')
     AND NOT EXISTS (SELECT FROM analyses WHERE dataset_id = d.id AND finished_at IS NULL);
+
+-- migration 5: version 1.1.0
+
+-- The answers to forms of pages, so that a form that arrives twice acts once: see doOnce. id is a hash
+-- of the form with its random text. answer is encrypted under a key that is stored nowhere; it is null
+-- while the first request is at work.
+CREATE TABLE form_answers (
+  id         bytea       PRIMARY KEY,
+  session_id uuid        NOT NULL REFERENCES sessions ON DELETE CASCADE,
+  answer     bytea,
+  created_at timestamptz NOT NULL DEFAULT now(),
+  expires_at timestamptz NOT NULL
+);
+CREATE INDEX form_answers_session_id_idx ON form_answers (session_id, created_at);

@@ -86,6 +86,10 @@ function takeToken() {
   history.replaceState(null, "", location.pathname);
 }
 
+// Shows that a form was sent. The server acts once, however often it is sent.
+addEventListener("submit", e => e.submitter?.classList.add("busy"));
+addEventListener("pageshow", () => document.querySelectorAll("button.busy").forEach(b => b.classList.remove("busy")));
+
 showTimes(document);
 takeToken();
 follow();

@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/sha512"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+)
+
+// formAnswer is the answer to a form that was accepted.
+type formAnswer struct {
+	Next   string         // the page after the form; empty: the form's own page, with Secret
+	Secret map[string]any // what only this answer shows: see page.Once
+}
+
+// sentForm is a form that acts once: if it arrives again, from a double click or a reload of its
+// answer, it gets the answer of the first time. All instances agree, because the answer is a row of
+// form_answers for ten minutes. The answer may have a secret. So the row is encrypted, under a key
+// that is stored nowhere: it comes from the form itself.
+type sentForm struct {
+	session string
+	id      []byte      // of the row
+	cipher  cipher.AEAD // encrypts the answer
+}
+
+// readOnce returns the form that a session has sent with a field "once", which holds random text.
+// Without both it returns nil. The id and the key are the halves of a SHA-512 of the session, the
+// path and the fields. Nobody who lacks the random text can compute them. A form of another
+// session, to another path or with another field is another form.
+func readOnce(r *http.Request, f url.Values) *sentForm {
+	p := principalOf(r)
+	if p == nil || p.Kind != "session" || f.Get("once") == "" {
+		return nil
+	}
+
+	sum := sha512.Sum512([]byte(p.CredentialID + r.URL.Path + "?" + f.Encode()))
+	block, _ := aes.NewCipher(sum[32:])            // fails only for a key of another length
+	aead, _ := cipher.NewGCMWithRandomNonce(block) // fails only for another block size
+
+	return &sentForm{
+		session: p.CredentialID,
+		id:      sum[:32],
+		cipher:  aead,
+	}
+}
+
+// doOnce returns the answer of do. If the same form was accepted before, it returns the answer that
+// the form had then. If the first is still at work, it waits for its end. A form that was refused
+// may be sent again.
+func (c *console) doOnce(r *http.Request, f url.Values, do func() (formAnswer, error)) (formAnswer, error) {
+	sent := readOnce(r, f)
+	if sent == nil {
+		return do()
+	}
+
+	for {
+		stored, isFirst, err := sent.begin(r.Context(), c.core.db)
+		if err != nil {
+			return formAnswer{}, err
+		}
+		if stored != nil {
+			return sent.decrypt(stored)
+		}
+		if isFirst {
+			break
+		}
+		if err := waitForFirst(r); err != nil {
+			return formAnswer{}, err
+		}
+	}
+
+	// The action is done, or was refused, whether or not that can be stored.
+	answer, err := do()
+	if noteErr := c.note(r, sent, answer, err == nil); noteErr != nil {
+		c.core.log.Warn("answer to a form not stored",
+			"id", callerOf(r).requestID,
+			"error", noteErr)
+	}
+	return answer, err
+}
+
+// waitForFirst waits a moment for the end of a form that has arrived twice. It gives back what the
+// request holds meanwhile, which the first one may need, and checks the caller again after that.
+func waitForFirst(r *http.Request) error {
+	c := callerOf(r)
+	c.slots.release()
+	pause(r.Context(), 100*time.Millisecond)
+
+	if err := c.slots.acquirePool(r.Context()); err != nil {
+		return err
+	}
+	return c.recheck(r.Context())
+}
+
+// begin adds the row of a form. If there is one already, isFirst is false, and stored is its
+// encrypted answer, or nil while the first is at work. A row without an answer expires with the
+// time limit of its request. A session has at most a hundred rows: a new one replaces the oldest.
+func (f *sentForm) begin(ctx context.Context, q querier) (stored []byte, isFirst bool, err error) {
+	const claim = `
+		WITH former AS (
+			DELETE FROM form_answers
+			WHERE session_id = $2
+				AND id <> $1
+				AND created_at <= (
+					SELECT created_at
+					FROM form_answers
+					WHERE session_id = $2
+					ORDER BY created_at DESC
+					OFFSET 99
+					LIMIT 1
+				)
+		)
+		INSERT INTO form_answers AS a (id, session_id, expires_at)
+		VALUES ($1, $2, now() + $3::interval)
+		ON CONFLICT (id) DO UPDATE
+		SET answer = NULL,
+			expires_at = excluded.expires_at
+		WHERE a.expires_at < now()`
+	const read = `
+		SELECT answer
+		FROM form_answers
+		WHERE id = $1`
+
+	deadline, _ := ctx.Deadline()
+	lasts := time.Until(deadline) + time.Second // more than lastMoment allows
+	n, err := execute(ctx, q, "begin a form", claim, f.id, f.session, lasts)
+	if err != nil || n == 1 {
+		return nil, true, err
+	}
+
+	type row struct{ Answer []byte }
+	found, err := collectOne[row](ctx, q, nil, "read the answer to a form", read, f.id)
+	return found.Answer, false, err
+}
+
+// note stores the answer to a form, or deletes the row of a form that was refused.
+func (c *console) note(r *http.Request, f *sentForm, answer formAnswer, isAccepted bool) error {
+	const store = `
+		UPDATE form_answers
+		SET answer = $2,
+			expires_at = now() + interval '10 minutes'
+		WHERE id = $1`
+	const forget = `
+		DELETE FROM form_answers
+		WHERE id = $1`
+
+	ctx, cancel := lastMoment(r.Context())
+	defer cancel()
+	if err := callerOf(r).slots.acquirePool(ctx); err != nil {
+		return err
+	}
+
+	if !isAccepted {
+		_, err := execute(ctx, c.core.db, "forget a form", forget, f.id)
+		return err
+	}
+
+	text, err := encodeJSON(answer)
+	if err != nil {
+		return err
+	}
+	_, err = execute(ctx, c.core.db, "store the answer to a form", store, f.id, f.cipher.Seal(nil, nil, text, nil))
+	return err
+}
+
+// decrypt returns a stored answer.
+func (f *sentForm) decrypt(stored []byte) (answer formAnswer, err error) {
+	text, err := f.cipher.Open(nil, nil, stored, nil)
+	if err != nil {
+		return answer, fmt.Errorf("decrypt the answer to a form: %w", err)
+	}
+	err = json.Unmarshal(text, &answer)
+	return answer, err
+}
