@@ -8,79 +8,86 @@ import (
 // messageFields are those of the form of an announcement.
 const messageFields = "title body* severity roles[] include_new_users! publish_at@ expires_at@"
 
-// pageRoutes returns the rows of pages, laid out as in server.routes.
+// pageRow is the row of a page that shows what its loader reads from the API.
+type pageRow struct {
+	path  string
+	who   requirement
+	read  loader
+	class class
+	query string // the names of its query parameters
+}
+
+// pageRows returns the rows of pages that show data. The first line of a row has its path and who
+// may see it. The second has its loader, class and query parameters.
+func pageRows(c *console) []pageRow {
+	return []pageRow{
+		{"/{$}", public,
+			c.homePage, quick, ""},
+		{"/login", public,
+			c.loginPage, quick, "next done"},
+		{"/register", public,
+			c.registerPage, quick, ""},
+		{"/set-password", public,
+			c.passwordPage, quick, ""},
+
+		{"/inbox", inboxRead,
+			c.inboxPage, quick, "unread cursor done"},
+
+		{"/account", ownSession,
+			c.accountPage, quick, "done"},
+		{"/account/totp", ownSession,
+			c.totpPage, quick, "done"},
+
+		{"/messages", adminSystemMessage,
+			c.messagesPage, slow, "q severity state cursor done"},
+		{"/messages/new", adminSystemMessage,
+			c.messagePage, quick, ""},
+		{"/messages/{id}", adminSystemMessage,
+			c.messagePage, slow, ""},
+
+		{"/users", userManage,
+			c.usersPage, slow, "q status role cursor done"},
+		{"/users/{id}", userManage,
+			c.userPage, quick, "done"},
+		{"/roles", userManage,
+			c.rolesPage, quick, "cursor done"},
+		{"/audit", auditRead,
+			c.auditPage, slow, "actor action target request_id since until cursor"},
+
+		{"/datasets", datasetRead,
+			c.datasetsPage, quick, "cursor done"},
+		{"/datasets/{id}", datasetRead,
+			c.datasetPage, slow, "bbox move at.x at.y point done"},
+		{"/datasets/{id}/files", datasetRead,
+			c.filesPage, slow, "q status warnings path point sort cursor"},
+		{"/datasets/{id}/analyses/{analysis}", datasetRead,
+			c.analysisPage, slow, "change cursor done"},
+		{"/datasets/{id}/report", datasetRead,
+			c.reportPage, quick, "cursor done"},
+		{"/datasets/{id}/expectation", datasetRead,
+			c.expectationPage, quick, ""},
+	}
+}
+
+// pageRoutes returns the rows of pages, and of the forms that no route of the API takes.
 func pageRoutes(c *console) []route {
-	return []route{
-		reads("/{$}", public,
-			c.show(c.homePage), quick),
+	rows := []route{
 		reads("/console/{file}", public,
 			c.getConsoleFile, light),
-		reads("/login", public,
-			c.show(c.loginPage), quick,
-			"next done"),
 		changes("POST /login", public,
 			c.loginForm, hashing, small),
 		changes("POST /logout", public,
 			c.logoutForm, quick, small),
-		reads("/register", public,
-			c.show(c.registerPage), quick),
-		reads("/set-password", public,
-			c.show(c.passwordPage), quick),
-
-		reads("/inbox", inboxRead,
-			c.show(c.inboxPage), quick,
-			"unread cursor done"),
-
-		reads("/account", ownSession,
-			c.show(c.accountPage), quick,
-			"done"),
-		reads("/account/totp", ownSession,
-			c.show(c.totpPage), quick,
-			"done"),
-
-		reads("/messages", adminSystemMessage,
-			c.show(c.messagesPage), slow,
-			"q severity state cursor done"),
 		changes("POST /messages/preview", adminSystemMessage,
 			c.previewMessage, slow, large),
-		reads("/messages/new", adminSystemMessage,
-			c.show(c.messagePage), quick),
-		reads("/messages/{id}", adminSystemMessage,
-			c.show(c.messagePage), slow),
 		changes("POST /messages/{id}/preview", adminSystemMessage,
 			c.previewMessage, slow, large),
-
-		reads("/users", userManage,
-			c.show(c.usersPage), slow,
-			"q status role cursor done"),
-		reads("/users/{id}", userManage,
-			c.show(c.userPage), quick,
-			"done"),
-		reads("/roles", userManage,
-			c.show(c.rolesPage), quick,
-			"cursor done"),
-		reads("/audit", auditRead,
-			c.show(c.auditPage), slow,
-			"actor action target request_id since until cursor"),
-
-		reads("/datasets", datasetRead,
-			c.show(c.datasetsPage), quick,
-			"cursor done"),
-		reads("/datasets/{id}", datasetRead,
-			c.show(c.datasetPage), slow,
-			"bbox move at.x at.y point done"),
-		reads("/datasets/{id}/files", datasetRead,
-			c.show(c.filesPage), slow,
-			"q status warnings path point sort cursor"),
-		reads("/datasets/{id}/analyses/{analysis}", datasetRead,
-			c.show(c.analysisPage), slow,
-			"change cursor done"),
-		reads("/datasets/{id}/report", datasetRead,
-			c.show(c.reportPage), quick,
-			"cursor done"),
-		reads("/datasets/{id}/expectation", datasetRead,
-			c.show(c.expectationPage), quick),
 	}
+
+	for _, p := range pageRows(c) {
+		rows = append(rows, reads(p.path, p.who, c.show(p.read), p.class, p.query))
+	}
+	return rows
 }
 
 // form is a form on a page. A caller who may call its route of the API may send the form.
@@ -88,153 +95,158 @@ type form struct {
 	path   string
 	to     string // the method and path of the route, below /api/v1
 	fields string // as formBody reads them
-	page   loader // the page that the form is on
+	page   string // the path of the page that the form is on
 	next   string // the page after it; if empty, the form's own page shows the answer once
-	class  class
 }
 
 // forms returns the forms of all pages. The first line of a form has its path and its route. The
-// second has its fields. The third has its page, the page after it, and its class.
-func forms(c *console) []form {
+// second has its fields. The third has its page, and the page after it.
+func forms() []form {
 	return []form{
 		{"/register", "POST /auth/register",
 			"username password* email? display_name",
-			c.registerPage, "/login?done=registered", hashing},
+			"/register", "/login?done=registered"},
 		{"/set-password", "POST /auth/password-reset",
 			"token new_password*",
-			c.passwordPage, "/login?done=reset", hashing},
+			"/set-password", "/login?done=reset"},
 
 		{"/inbox/{id}/read", "POST /inbox/{id}/read",
 			"",
-			c.inboxPage, "/inbox?done=read", quick},
+			"/inbox", "/inbox?done=read"},
 		{"/inbox/read-all", "POST /inbox/read-all",
 			"up_to{}",
-			c.inboxPage, "/inbox?done=read", quick},
+			"/inbox", "/inbox?done=read"},
 
 		{"/account/name", "PATCH /auth/me",
 			"display_name",
-			c.accountPage, "/account?done=saved", quick},
+			"/account", "/account?done=saved"},
 		{"/account/email", "PATCH /auth/me",
 			"email current_password* otp",
-			c.accountPage, "/account?done=saved", hashing},
+			"/account", "/account?done=saved"},
 		{"/account/password", "PUT /auth/password",
 			"current_password* otp new_password* end_tokens!",
-			c.accountPage, "/account?done=password", hashing},
+			"/account", "/account?done=password"},
 		{"/account/sessions/end", "DELETE /auth/sessions",
 			"",
-			c.accountPage, "/account?done=ended", quick},
+			"/account", "/account?done=ended"},
 		{"/account/sessions/{id}/end", "DELETE /auth/sessions/{id}",
 			"",
-			c.accountPage, "/account?done=ended", quick},
+			"/account", "/account?done=ended"},
 		{"/account/tokens", "POST /auth/tokens",
 			"name permissions[] expires_at@ current_password* otp",
-			c.accountPage, "", hashing},
+			"/account", ""},
 		{"/account/tokens/{id}/end", "DELETE /auth/tokens/{id}",
 			"",
-			c.accountPage, "/account?done=ended", quick},
+			"/account", "/account?done=ended"},
 		{"/account/totp", "POST /auth/totp",
 			"current_password*",
-			c.totpPage, "", hashing},
+			"/account/totp", ""},
 		{"/account/totp/confirm", "POST /auth/totp/confirm",
 			"otp",
-			c.totpPage, "", quick},
+			"/account/totp", ""},
 		{"/account/totp/end", "DELETE /auth/totp",
 			"current_password* otp",
-			c.totpPage, "/account/totp?done=ended", hashing},
+			"/account/totp", "/account/totp?done=ended"},
 
 		{"/messages", "POST /system-messages",
 			messageFields,
-			c.messagePage, "/messages?done=saved", slow},
+			"/messages/new", "/messages?done=saved"},
 		{"/messages/{id}", "PATCH /system-messages/{id}",
 			messageFields,
-			c.messagePage, "/messages?done=saved", slow},
+			"/messages/{id}", "/messages?done=saved"},
 		{"/messages/{id}/retract", "DELETE /system-messages/{id}",
 			"",
-			c.messagePage, "/messages?done=saved", slow},
+			"/messages/{id}", "/messages?done=saved"},
 
 		{"/users", "POST /users",
 			"username email? display_name roles[]",
-			c.usersPage, "", slow},
+			"/users", ""},
 		{"/users/{id}", "PATCH /users/{id}",
 			"display_name email status",
-			c.userPage, "/users/{id}?done=saved", quick},
+			"/users/{id}", "/users/{id}?done=saved"},
 		{"/users/{id}/roles", "PUT /users/{id}/roles",
 			"roles[]",
-			c.userPage, "/users/{id}?done=saved", quick},
+			"/users/{id}", "/users/{id}?done=saved"},
 		{"/users/{id}/password-reset", "POST /users/{id}/password-reset",
 			"",
-			c.userPage, "", quick},
+			"/users/{id}", ""},
 		{"/users/{id}/sessions/end", "DELETE /users/{id}/sessions",
 			"",
-			c.userPage, "/users/{id}?done=ended", quick},
+			"/users/{id}", "/users/{id}?done=ended"},
 		{"/users/{id}/tokens/end", "DELETE /users/{id}/tokens",
 			"",
-			c.userPage, "/users/{id}?done=ended", quick},
+			"/users/{id}", "/users/{id}?done=ended"},
 		{"/users/{id}/totp/end", "DELETE /users/{id}/totp",
 			"",
-			c.userPage, "/users/{id}?done=ended", quick},
+			"/users/{id}", "/users/{id}?done=ended"},
 		{"/users/{id}/delete", "DELETE /users/{id}",
 			"",
-			c.userPage, "/users?done=deleted", quick},
+			"/users/{id}", "/users?done=deleted"},
 
 		{"/roles", "POST /roles",
 			"name description permissions[]",
-			c.rolesPage, "/roles?done=saved", quick},
+			"/roles", "/roles?done=saved"},
 		{"/roles/{id}", "PATCH /roles/{id}",
 			"permissions[]",
-			c.rolesPage, "/roles?done=saved", bulk},
+			"/roles", "/roles?done=saved"},
 		{"/roles/{id}/second-factor", "PATCH /roles/{id}",
 			"requires_second_factor!",
-			c.rolesPage, "/roles?done=saved", bulk},
+			"/roles", "/roles?done=saved"},
 		{"/roles/{id}/delete", "DELETE /roles/{id}",
 			"",
-			c.rolesPage, "/roles?done=deleted", bulk},
+			"/roles", "/roles?done=deleted"},
 		{"/permissions", "POST /permissions",
 			"name meaning",
-			c.rolesPage, "/roles?done=saved", slow},
+			"/roles", "/roles?done=saved"},
 		{"/permissions/{name}/delete", "DELETE /permissions/{name}",
 			"",
-			c.rolesPage, "/roles?done=deleted", slow},
+			"/roles", "/roles?done=deleted"},
 
 		{"/datasets", "POST /datasets",
 			"name path description",
-			c.datasetsPage, "/datasets/{new}?done=added", slow},
+			"/datasets", "/datasets/{new}?done=added"},
 		{"/datasets/{id}", "PATCH /datasets/{id}",
 			"name description",
-			c.datasetPage, "/datasets/{id}?done=saved", bulk},
+			"/datasets/{id}", "/datasets/{id}?done=saved"},
 		{"/datasets/{id}/expectation", "PATCH /datasets/{id}/expectation",
 			"crs vertical_crs posting sample_type nodata width height name boundary{}",
-			c.expectationPage, "/datasets/{id}/report?done=saved", heavy},
+			"/datasets/{id}/expectation", "/datasets/{id}/report?done=saved"},
 		{"/datasets/{id}/delete", "DELETE /datasets/{id}",
 			"",
-			c.datasetPage, "/datasets?done=deleted", bulk},
+			"/datasets/{id}", "/datasets?done=deleted"},
 
 		{"/datasets/{id}/analyses", "POST /datasets/{id}/analyses",
 			"force!",
-			c.datasetPage, "/datasets/{id}/analyses/{new}?done=started", slow},
+			"/datasets/{id}", "/datasets/{id}/analyses/{new}?done=started"},
 		{"/datasets/{id}/analyses/{analysis}/cancel", "DELETE /datasets/{id}/analyses/{analysis}",
 			"",
-			c.analysisPage, "/datasets/{id}/analyses/{analysis}?done=canceled", bulk},
+			"/datasets/{id}/analyses/{analysis}", "/datasets/{id}/analyses/{analysis}?done=canceled"},
 		{"/datasets/{id}/accepted", "POST /datasets/{id}/accepted-findings",
 			"code path? note",
-			c.reportPage, "/datasets/{id}/report?done=saved", bulk},
+			"/datasets/{id}/report", "/datasets/{id}/report?done=saved"},
 		{"/datasets/{id}/accepted/{accepted}/reopen", "DELETE /datasets/{id}/accepted-findings/{accepted}",
 			"",
-			c.reportPage, "/datasets/{id}/report?done=saved", bulk},
+			"/datasets/{id}/report", "/datasets/{id}/report?done=saved"},
 	}
 }
 
-// formRoutes returns the rows of the forms. api are the rows of the API.
+// formRoutes returns the rows of the forms. api are the rows of the API. The row of a form has the
+// callers and the largest body of the route that it is sent to. Its class is that of the route, or
+// of the page that shows what was wrong, whichever needs more.
 func formRoutes(c *console, api []route) []route {
+	pages := pageRows(c)
 	var rows []route
-	for _, f := range forms(c) {
+
+	for _, f := range forms() {
 		to := strings.Replace(f.to, " ", " /api/v1", 1)
 		at := slices.IndexFunc(api, func(rt route) bool { return rt.method+" "+rt.path == to })
 		target := api[at]
+		on := slices.IndexFunc(pages, func(p pageRow) bool { return p.path == f.page })
+		page := pages[on]
 
-		send := c.act(to, f.fields, f.page, f.next)
-		rows = append(rows, changes("POST "+f.path, target.who,
-			send, f.class, target.maxBody))
+		send := c.act(to, f.fields, page.read, f.next)
+		class := max(target.class, page.class)
+		rows = append(rows, changes("POST "+f.path, target.who, send, class, target.maxBody))
 	}
 	return rows
 }

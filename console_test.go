@@ -145,6 +145,7 @@ func (b *browser) page(method, path, form string, headers ...string) answer {
 		}
 	}
 
+	b.checkForms(method+" "+path, string(a.body))
 	return a
 }
 

@@ -427,6 +427,26 @@ func (a answer) items() []map[string]any {
 	return items
 }
 
+// failures counts the checks that failed, by test.
+var failures sync.Map
+
+// maxFailedChecks is the number of failed checks after which a test stops.
+const maxFailedChecks = 5
+
+// check notes what, got and want, unless got is want.
+func check[T comparable](t *testing.T, what string, got, want T) {
+	t.Helper()
+	if got == want {
+		return
+	}
+	t.Errorf("%s: got %#v, want %#v", what, got, want)
+
+	counted, _ := failures.LoadOrStore(t, new(atomic.Int32))
+	if counted.(*atomic.Int32).Add(1) == maxFailedChecks {
+		t.Fatalf("%d checks failed", maxFailedChecks)
+	}
+}
+
 // client sends requests to a service.
 type client struct {
 	t     *testing.T
