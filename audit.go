@@ -53,8 +53,9 @@ func operatorActor() actor {
 // serviceActor returns the service itself, which holds every permission.
 func serviceActor() actor { return actor{name: "cairn", mayAll: true} }
 
-// auditKeys adds a row if the keys are not those of the last such row or, before the first one,
-// those that an instance used last. So each change leaves one row, however many instances load it.
+// auditKeys adds a row if the keys have changed. It compares them with those of the last such row
+// or, if there is none, of the instance that was seen last. In a new database it adds no row. So
+// each change leaves one row, however many instances load it.
 func auditKeys(ctx context.Context, db *pgxpool.Pool, ring *keyring) error {
 	const query = insertAudit + `
 		SELECT
@@ -132,8 +133,9 @@ func isSame(before, after any) bool {
 
 // pruneAudit deletes the rows before a time, with their seals. The newest of these seals stays as a
 // checkpoint, where the check of the log begins. pruneAudit returns how many rows it deleted. It
-// checks the seals first: after the prune, nobody can. If it finds a break that no row tells of, it
-// adds a row for it, deletes nothing, and returns the findings.
+// checks the seals first (see audit_seals.go), because nobody can do so after the prune. A break is
+// a seal or a row that was changed or is missing. If no row of the log tells of a break that it
+// finds, pruneAudit adds such a row, deletes nothing, and returns the findings.
 func pruneAudit(
 	ctx context.Context,
 	db *pgxpool.Pool,

@@ -13,11 +13,11 @@ import (
 // accounts is the component of users, roles, sessions, tokens and the audit log. It decides who is
 // calling and what the caller may do.
 type accounts struct {
-	core     *core
-	hasher   *passwordHasher
-	breached *breachedPasswords // nil: no list
-	guesses  *limiter           // one undecided attempt at an account from a network
-	changes  *limiter           // one change of users and roles
+	core        *core
+	hasher      *passwordHasher
+	breached    *breachedPasswords // nil: no list
+	guesses     *limiter           // one undecided attempt at an account from a network
+	accessQueue *limiter           // one change of users and roles
 
 	users    userCache
 	failures tallies
@@ -26,13 +26,13 @@ type accounts struct {
 // newAccounts returns the accounts. breached may be nil.
 func newAccounts(core *core, breached *breachedPasswords) *accounts {
 	return &accounts{
-		core:     core,
-		hasher:   newPasswordHasher(core.cfg.argon),
-		breached: breached,
-		guesses:  newLimiter(1, unbounded),
-		changes:  newLimiter(1, 1),
-		users:    userCache{users: map[string]*cachedUser{}},
-		failures: tallies{counts: map[tally]int64{}},
+		core:        core,
+		hasher:      newPasswordHasher(core.cfg.argon),
+		breached:    breached,
+		guesses:     newLimiter(1, unbounded),
+		accessQueue: newLimiter(1, 1),
+		users:       userCache{users: map[string]*cachedUser{}},
+		failures:    tallies{counts: map[tally]int64{}},
 	}
 }
 
@@ -80,7 +80,7 @@ func (a *accounts) register(w http.ResponseWriter, r *http.Request) error {
 	var hash string
 	err = a.throttledHash(ctx, counted, func() (isSuccess bool, err error) {
 		hash = a.hasher.newHash(in.Password)
-		return false, nil
+		return false, nil // false: the registration stays counted
 	})
 	if err != nil {
 		return err
@@ -88,7 +88,7 @@ func (a *accounts) register(w http.ResponseWriter, r *http.Request) error {
 
 	n.passwordHash = &hash
 	var created user
-	err = a.changeAccess(ctx, func(tx pgx.Tx) (err error) {
+	err = a.queueAccessChange(ctx, func(tx pgx.Tx) (err error) {
 		created, err = insertUser(ctx, tx, n)
 		if err != nil {
 			return err
@@ -115,8 +115,9 @@ func (a *accounts) login(w http.ResponseWriter, r *http.Request, in loginRequest
 	return a.finishLogin(w, r, found, in.Password, err)
 }
 
-// finishLogin signs the user in whose credentials were checked, unless err refuses the login. It
-// audits a refusal, and returns it. password is empty if an earlier step checked it.
+// finishLogin completes a login, whose credentials were checked with the result err. If err is nil,
+// it signs in the user. If err refuses the login, it audits the refusal and returns it. password is
+// empty if an earlier step checked it.
 func (a *accounts) finishLogin(
 	w http.ResponseWriter,
 	r *http.Request,
@@ -385,12 +386,12 @@ func (a *accounts) updateMe(w http.ResponseWriter, r *http.Request, in ownChange
 	}
 
 	// A change that changes nothing is not counted.
-	after := principalOf(r).User
-	if isSame(after, c.apply(after)) {
-		return writeEntity(w, after, "", nil)
+	current := principalOf(r).User
+	if isSame(current, c.apply(current)) {
+		return writeEntity(w, current, "", nil)
 	}
 
-	counted := newOwnChange(after.ID, c, callerOf(r).address)
+	counted := newOwnChange(current.ID, c, callerOf(r).address)
 	if err := counted.count(r.Context(), a.core.db); err != nil {
 		return err
 	}
@@ -404,11 +405,11 @@ func (a *accounts) updateMe(w http.ResponseWriter, r *http.Request, in ownChange
 			return err
 		}
 
-		after, err = getUser(ctx, tx, *by.id)
+		current, err = getUser(ctx, tx, *by.id)
 		return err
 	})
 	err = a.refundFault(r.Context(), counted, err)
-	return writeEntity(w, after, "", err)
+	return writeEntity(w, current, "", err)
 }
 
 // verifyCaller answers GET /api/v1/auth/verify, which a proxy asks before it passes a request on.

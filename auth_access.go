@@ -81,6 +81,9 @@ func changes(pattern string, who requirement, handler handler, class class, maxB
 	}
 }
 
+// verifyPath is the route that a proxy asks whether a request may pass.
+const verifyPath = "/api/v1/auth/verify"
+
 // permit returns nil if the principal may call the route, else the 403.
 func (rt route) permit(p *principal) error {
 	switch {
@@ -105,14 +108,13 @@ func (rt route) isPage() bool {
 
 // admit returns nil if the caller may call the route, once the request holds what its class needs.
 // The last check of the caller comes after the body has arrived, because a slow body must not delay
-// the request between that check and the change. Until the caller is looked up, a session has slots
-// of its own, and an API token those of its network. So one that has ended takes none of the
-// account's.
+// the request between that check and the change. Slots count for the account only once the
+// credential is known to be valid: see lookUp.
 func (a *accounts) admit(rt route, w http.ResponseWriter, r *http.Request) (err error) {
 	c := callerOf(r)
 	isPublic := rt.who == public || rt.who == refreshCookie
 	if !isPublic {
-		if err := a.readCredentials(rt, r); err != nil {
+		if err := a.findCredential(rt, r); err != nil {
 			return err
 		}
 		c.recheck = func(ctx context.Context) error { return a.identify(ctx, rt, c) }
@@ -148,7 +150,9 @@ func (a *accounts) admit(rt route, w http.ResponseWriter, r *http.Request) (err 
 	return nil
 }
 
-// lookUp checks the caller. From then on the request's slots are those of the account.
+// lookUp checks the caller. From then on the request's slots count for the account. Until then
+// those of a session count for the session, and those of an API token for its network. So a
+// credential that has ended takes no slot from the account.
 func (a *accounts) lookUp(ctx context.Context, c *caller) error {
 	isSession := c.credential.tokenHash == nil
 	if c.principal == nil && isSession {
@@ -162,11 +166,11 @@ func (a *accounts) lookUp(ctx context.Context, c *caller) error {
 	return nil
 }
 
-// readCredentials finds the credential in the request, but does not ask the database about it. The
+// findCredential finds the credential in the request, but does not ask the database about it. The
 // session cookie counts on pages and on routes that only read, never on an unsafe route of the API.
-func (a *accounts) readCredentials(rt route, r *http.Request) (err error) {
+func (a *accounts) findCredential(rt route, r *http.Request) (err error) {
 	c := callerOf(r)
-	c.credential, err = a.readCredential(r, rt.isPage())
+	c.credential, err = a.headerCredential(r, rt.isPage())
 
 	// A credential that was shown decides, even if it is not valid.
 	mayUseCookie := isRead(r) || rt.isPage()
@@ -195,7 +199,8 @@ func (a *accounts) identify(ctx context.Context, rt route, c *caller) error {
 		defer c.slots.leavePool()
 	}
 
-	// An API token that is refused may still be in the database, and is counted then.
+	// The use of an API token that is refused is counted for the audit log if the token is still in
+	// the database: it has expired, or its owner is disabled.
 	p, err := getPrincipal(ctx, a.core.db, &a.users, c.credential)
 	if err == errInvalidToken && c.credential.tokenHash != nil {
 		if tallyErr := a.tallyToken(ctx, c); tallyErr != nil {
@@ -260,7 +265,7 @@ func (a *accounts) auditRefusal(rt route, r *http.Request, err error) error {
 		return err
 	}
 
-	// Counted without the network, because a flood comes from too many.
+	// Counted without the network, because a flood comes from too many networks.
 	if p.code == codeTooManyAttempts {
 		a.failures.add(tally{action: "login.throttled"}, 1)
 		return err
@@ -355,9 +360,9 @@ func (a actor) covers(needed []string) error {
 	return nil
 }
 
-// coversRoles is the subset rule (covers) for what a user with these roles would hold with a second
-// factor. So it does not matter whether the user has one, and whether a change of the roles brings
-// or lifts the requirement. An unknown role is a 422.
+// coversRoles is the subset rule (covers) for all permissions of these roles, as if their holder
+// had a second factor. So a suspended user needs the same cover as another. An unknown role is a
+// 422.
 func (a actor) coversRoles(ctx context.Context, q querier, names []string) error {
 	granted, err := rolePermissions(ctx, q, names)
 	if err != nil {

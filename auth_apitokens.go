@@ -12,10 +12,10 @@ import (
 type apiToken struct {
 	ID          string     `json:"id"`
 	Name        string     `json:"name"`
-	Permissions []string   `json:"permissions"` // of these, a use may do what the owner holds then
+	Permissions []string   `json:"permissions"` // a request may use those that the owner holds then
 	CreatedAt   time.Time  `json:"created_at"`
 	ExpiresAt   time.Time  `json:"expires_at"`
-	LastUsedAt  *time.Time `json:"last_used_at"` // the true one may be a minute later
+	LastUsedAt  *time.Time `json:"last_used_at"` // may be up to a minute too early
 }
 
 // apiTokenColumns are the columns of an API token.

@@ -56,10 +56,11 @@ func (a *accounts) rehash(r *http.Request, found passwordRecord, password string
 }
 
 // checkCredentials looks the user up, counts the attempt and checks the password and the second
-// factor. A refusal is errWrongCredentials, errOTPRequired or errOTPInvalid. An unknown user and a
-// wrong password take the same steps.
+// factor. A refusal is errWrongCredentials, errOTPRequired or errLoginCodeWrong. An unknown user
+// and a wrong password take the same steps.
 //
-// On pages, the code comes in a second step, which shows a passwordProof instead of the password.
+// On pages, the code comes in a second step. It shows a proof that the password was right (see
+// passwordProof) instead of the password.
 // If the proof is not valid, the error is errSignInAgain, and nothing is counted.
 func (a *accounts) checkCredentials(
 	r *http.Request,
@@ -120,8 +121,8 @@ func (a *accounts) confirmPassword(r *http.Request, c confirmation) (passwordRec
 		err = forbidden(codeWrongPassword, "The current password is wrong.")
 	case errOTPRequired:
 		err = forbidden(errOTPRequired.code, errOTPRequired.detail)
-	case errOTPInvalid:
-		err = errOTPWrong
+	case errLoginCodeWrong:
+		err = errOwnCodeWrong
 	}
 	return found, err
 }
@@ -210,7 +211,7 @@ func (a *accounts) resetPassword(w http.ResponseWriter, r *http.Request, in pass
 		return err
 	}
 
-	err = a.changeAccess(ctx, func(tx pgx.Tx) error {
+	err = a.queueAccessChange(ctx, func(tx pgx.Tx) error {
 		u, err = getUserByPasswordToken(ctx, tx, in.Token)
 		if err != nil {
 			return err

@@ -118,9 +118,10 @@ func writeNewFile(path string, content []byte) error {
 	})
 }
 
-// placeFile writes a file and then gives it its name by os.Link or os.Rename. Its content is on
-// disk before: after a crash it is whole or not there, and a file that was there stays until then.
-func placeFile(path string, name func(old, new string) error, write func(*os.File) error) error {
+// placeFile writes a file and then gives it its name by os.Link or os.Rename. The content is on
+// disk before the file gets its name. So after a crash the path has the whole new file, or what was
+// there before.
+func placeFile(path string, giveName func(old, new string) error, write func(*os.File) error) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".new-*") // mode 0600
 	if err != nil {
 		return err
@@ -136,7 +137,7 @@ func placeFile(path string, name func(old, new string) error, write func(*os.Fil
 	}
 
 	// The name comes last, when the content is on disk.
-	if err := name(f.Name(), path); err != nil {
+	if err := giveName(f.Name(), path); err != nil {
 		return err
 	}
 	return syncDir(filepath.Dir(path))

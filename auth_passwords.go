@@ -50,15 +50,15 @@ const (
 // maxPassword is the length of the longest password, in code points.
 const maxPassword = 256
 
-// maxHashes times the number of cores is how many requests may have a slot or wait for one. A hash
-// takes about 20 ms, so the last request waits little more than a second.
-const maxHashes = 64
+// queuePerCore is how many requests for each core may have a slot or wait for one. A hash takes
+// about 20 ms, so the last request waits little more than a second.
+const queuePerCore = 64
 
 // passwordHasher makes and compares password hashes. It runs at most one on each core at a time:
 // more would lose throughput and need 19 MiB each.
 type passwordHasher struct {
 	argon argonParameters
-	line  *limiter      // all requests that hash or are about to, as one caller
+	queue *limiter      // one queue for all requests that hash a password or are about to
 	cores chan struct{} // holds an element for each hash that runs
 }
 
@@ -66,17 +66,17 @@ type passwordHasher struct {
 // requests ask the database, others use the cores.
 func newPasswordHasher(argon argonParameters) *passwordHasher {
 	cores := runtime.GOMAXPROCS(0)
-	line := newLimiter(cores+2, unbounded)
-	line.maxQueue = maxHashes * cores
+	queue := newLimiter(cores+2, unbounded)
+	queue.maxQueue = queuePerCore * cores
 	return &passwordHasher{
 		argon: argon,
-		line:  line,
+		queue: queue,
 		cores: make(chan struct{}, cores),
 	}
 }
 
-// derive waits for a core and returns the argon2id hash of a password. Its caller has a slot of
-// line, so at most two requests wait for a core.
+// derive waits for a core and returns the argon2id hash of a password. Its caller must hold a slot
+// of the queue. There are two slots more than cores, so at most two requests wait for a core.
 func (h *passwordHasher) derive(a argonParameters, password string, salt []byte) []byte {
 	h.cores <- struct{}{}
 	defer func() { <-h.cores }()
@@ -86,7 +86,7 @@ func (h *passwordHasher) derive(a argonParameters, password string, salt []byte)
 
 // hash waits for a slot and returns the stored form of a password.
 func (h *passwordHasher) hash(ctx context.Context, password string) (string, error) {
-	leave, err := h.line.acquire(ctx, "")
+	leave, err := h.queue.acquire(ctx, "")
 	if err != nil {
 		return "", err
 	}
@@ -95,7 +95,7 @@ func (h *passwordHasher) hash(ctx context.Context, password string) (string, err
 	return h.newHash(password), nil
 }
 
-// newHash returns the stored form of a password, a PHC string. It needs a slot of line.
+// newHash returns the stored form of a password, a PHC string. It needs a slot of the queue.
 func (h *passwordHasher) newHash(password string) string {
 	salt := make([]byte, argonSaltLen)
 	rand.Read(salt) // never fails (crypto/rand)
@@ -140,7 +140,7 @@ func (h *passwordHasher) isWeak(stored string) bool {
 
 // verify reports whether the stored hash was made from the password. If stored is nil, because the
 // user is unknown or has no password, it hashes all the same: the time must not reveal that. It
-// needs a slot of line.
+// needs a slot of the queue.
 func (h *passwordHasher) verify(stored *string, password string) (bool, error) {
 	argon := h.argon
 	salt := make([]byte, argonSaltLen)
@@ -166,8 +166,8 @@ var commonPasswords string
 
 // checkPassword notes what is wrong with a new password: it is too short or too long, common,
 // breached, or a name of the account. No kind of character is required or forbidden (NIST SP
-// 800-63B-4, section 3.1.1.2). It returns the 422 for all that v has. If that is nothing, and the
-// list cannot be read, the error is a 503: no password is accepted unchecked.
+// 800-63B-4, section 3.1.1.2). If v has faults, it returns the 422 for them. If v has
+// none and the list cannot be read, it returns a 503: no password is accepted unchecked.
 func checkPassword(
 	v *invalid,
 	field, password string,

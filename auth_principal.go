@@ -15,7 +15,7 @@ type caller struct {
 	requestID  string
 	address    netip.Addr
 	credential credential
-	inBrowser  bool       // the credential is a browser's session cookie, or a login on a page asks for one
+	inBrowser  bool       // the credential is a browser's session cookie, or a login page is about to set one
 	principal  *principal // nil until identify, or a page that is open to all, has found it
 	slots      *slots     // what the request holds of the limits
 
@@ -66,7 +66,7 @@ type principal struct {
 	CredentialID string // the id of the session or of the API token
 	ExpiresAt    time.Time
 	Permissions  []string // what the credential may do; an API token may do less than its owner
-	useIsStale   bool     // the use is due to be stored: see noteTokenUse and noteSessionUse
+	useIsStale   bool     // the time of the last use is due to be stored: see noteTokenUse and noteSessionUse
 }
 
 // holds reports whether the credential has the permission.
@@ -85,11 +85,11 @@ var (
 	errInvalidToken = unauthorized(codeInvalidToken, "The token is invalid or has expired. Sign in again.")
 )
 
-// readCredential returns the credential in the request, or the 401. It checks signature and expiry
-// of an access token and the checksum of an API token. It does not ask the database. Browsers send
-// stored Basic credentials by themselves, and a page of another site can make them store some. So
-// Basic is ignored on pages and beside a session cookie.
-func (a *accounts) readCredential(r *http.Request, onPage bool) (c credential, err error) {
+// headerCredential returns the credential in the Authorization header, or the 401. It checks
+// signature and expiry of an access token and the checksum of an API token. It does not ask the
+// database. Browsers send stored Basic credentials by themselves, and a page of another site can
+// make them store some. So Basic is ignored on pages and beside a session cookie.
+func (a *accounts) headerCredential(r *http.Request, onPage bool) (c credential, err error) {
 	token, isBearer := bearerToken(r)
 	shown := isBearer
 
@@ -146,8 +146,8 @@ func offersBasic(r *http.Request) bool {
 	return isRead(r) && takesBasic(r) && isDirect
 }
 
-// basicToken returns the password of HTTP Basic (RFC 7617). readCredential refuses one that is not
-// an API token.
+// basicToken returns the password of HTTP Basic (RFC 7617). headerCredential refuses one that is
+// not an API token.
 func basicToken(r *http.Request) (token string, shown bool) {
 	if len(r.Header["Authorization"]) != 1 || !takesBasic(r) {
 		return "", false

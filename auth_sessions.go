@@ -164,19 +164,22 @@ type rotatedSession struct {
 
 // rotateSession replaces the current generation of a session by the next one, in one statement.
 //
-// An answer may be lost, and several tabs may refresh at once. So for a grace period a generation
-// that was replaced still gets the current one. This holds for the generation that was replaced
-// last, and for all that were replaced in the latest burst, which is a series of refreshes within
-// one grace period. Later refreshes do not prolong a burst. A refresh after its end begins another,
-// which counts as begun with the refresh before. The login is no refresh.
+// An answer may be lost, and several tabs may refresh at once. So a generation that was replaced
+// still gets the current one for a while, by either of two rules:
+//
+//   - It was replaced last, less than a grace period ago.
+//   - It was replaced in the latest burst, which began less than a grace period ago. A burst is a
+//     series of refreshes. If the burst is over, the next refresh starts a new one. Its start is
+//     the time of the refresh before, if there was one, so that it covers the generation that was
+//     replaced then. The start of a burst never moves.
 //
 // An example with a grace period of 10 seconds, and a login 8 seconds before the first refresh:
 //
-//	second  refresh  burst began  generations that get the current one
-//	0       1 to 2   0            1 until second 10
-//	4       2 to 3   0            1 and 2 until 10; 2, if it stays the last, until 14
-//	9       3 to 4   0            1, 2 and 3 until 10; 3, if it stays the last, until 19
-//	12      4 to 5   9            3 and 4 until 19; 4, if it stays the last, until 22
+//	second  refresh  burst began  by the burst             as the last
+//	0       1 to 2   0            1 until second 10        1 until second 10
+//	4       2 to 3   0            1 and 2 until 10         2 until 14
+//	9       3 to 4   0            1, 2 and 3 until 10      3 until 19
+//	12      4 to 5   9            3 and 4 until 19         4 until 22
 //
 // Any other replaced generation is shown by a thief, or by the owner after a thief (RFC 9700,
 // section 4.14.2). A generation that is too high is shown after the database was restored. Both end
@@ -218,10 +221,11 @@ func rotateSession(
 		WHERE ` + isLive + ` AND s.generation = $2
 		RETURNING
 			false AS is_within_grace,` + columns
+	const wasLast = `($2 = s.generation - 1 AND s.rotated_at + $3::interval > now())`
+	const wasInBurst = `($2 < s.generation AND $2 >= s.burst_generation AND ` + inBurst + `)`
 	const look = `
 		SELECT
-			$2 = s.generation - 1 AND s.rotated_at + $3::interval > now()
-				OR $2 < s.generation AND $2 >= s.burst_generation AND ` + inBurst + ` AS is_within_grace,` + columns + `
+			` + wasLast + ` OR ` + wasInBurst + ` AS is_within_grace,` + columns + `
 		FROM sessions s, users u, access_version a
 		WHERE ` + isLive
 
@@ -275,7 +279,8 @@ func endSession(ctx context.Context, tx pgx.Tx, by actor, id, userID string) (in
 
 // endSessions ends the sessions s that have not ended and fulfil a condition, and returns how many.
 // Each gets an audit row with this action. The actor of a logout is the owner of the session, whose
-// cookie or token was shown. The condition is SQL, whose parameters begin at $7. Sessions are
+// cookie or token was shown. The condition is SQL. Its parameters begin at $7, because $1 to $6 are
+// those of the audit row. Sessions are
 // locked in the order of their ids, so that two changes that end sessions of one user wait for each
 // other.
 func endSessions(ctx context.Context, q querier, by actor, action, condition string, args ...any) (int64, error) {

@@ -30,7 +30,7 @@ func (a *accounts) ensureAdministrator(ctx context.Context) error {
 
 	file := a.core.cfg.firstAdminFile()
 	isWritten := false
-	err := a.changeAccess(ctx, func(tx pgx.Tx) error {
+	err := a.queueAccessChange(ctx, func(tx pgx.Tx) error {
 		exists, err := administratorExists(ctx, tx)
 		if err != nil {
 			return err
@@ -48,8 +48,9 @@ func (a *accounts) ensureAdministrator(ctx context.Context) error {
 		}
 
 		u := found.user
+		isNew := u.ID == ""
 		switch {
-		case u.ID == "":
+		case isNew:
 			n := newUser{username: "admin", status: statusActive, roles: []string{adminRole}}
 			u, err = createUser(ctx, tx, serviceActor(), n)
 			if err != nil {
@@ -69,7 +70,7 @@ func (a *accounts) ensureAdministrator(ctx context.Context) error {
 		}
 
 		// The creation of a user is in the audit log already.
-		if found.ID != "" {
+		if !isNew {
 			if err := audit(ctx, tx, serviceActor(), "user.password_reset", "user:admin", nil, nil); err != nil {
 				return err
 			}

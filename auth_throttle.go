@@ -16,8 +16,8 @@ import (
 
 // throttleRule limits the attempts that one row of the table throttles counts. With 5 allowed, a
 // first wait of 1 s and at most 5 min, the sixth attempt waits until 1 s after the fifth, the
-// seventh until 2 s after the sixth, and from the fifteenth on each waits 5 min. A rule allows two
-// attempts or more.
+// seventh until 2 s after the sixth, and from the fifteenth on each waits 5 min. A rule allows at
+// least two attempts, because the first never sets a wait.
 type throttleRule struct {
 	account, network   string        // the row's key; one of them may be empty
 	allowed            int           // attempts before the first wait
@@ -146,8 +146,8 @@ func (ring *keyring) throttleKeys(login string) (keys []string) {
 	return keys
 }
 
-// throttled returns a problem 429 if a rule makes the attempt wait. It writes nothing.
-func (a attempt) throttled(ctx context.Context, q querier) error {
+// checkWait returns a problem 429 if a rule makes the attempt wait. It writes nothing.
+func (a attempt) checkWait(ctx context.Context, q querier) error {
 	const query = `
 		SELECT coalesce(max(next_at) - now(), '0')
 		FROM throttles
@@ -207,8 +207,8 @@ func (a attempt) count(ctx context.Context, db *pgxpool.Pool) error {
 		return err
 	}
 
-	// The problem has the whole wait, unless that has ended meanwhile.
-	if err := a.throttled(ctx, db); err != nil {
+	// Ask for the length of the wait. If it has ended meanwhile, errMustWait says one second.
+	if err := a.checkWait(ctx, db); err != nil {
 		return err
 	}
 	return errMustWait
@@ -221,17 +221,27 @@ func newThrottleBatch() *pgx.Batch {
 	return batch
 }
 
-// refund undoes count: each count falls by one, and its wait ends. After the success of a guess,
-// the counts of the login name restart, alone and in this network, and the account knows the
-// network for 90 days. It runs even if the request's time limit has ended. If it fails, the attempt
-// stays counted, which is logged.
-func (a *accounts) refund(ctx context.Context, counted attempt, isSuccess bool) {
-	const undo = `
-		UPDATE throttles
-		SET attempts = greatest(attempts - 1, 0),
-			next_at = NULL
-		WHERE account = $1
-			AND network = $2`
+// undoCount is a statement that takes back one attempt from a count, and ends its wait.
+const undoCount = `
+	UPDATE throttles
+	SET attempts = greatest(attempts - 1, 0),
+		next_at = NULL
+	WHERE account = $1
+		AND network = $2`
+
+// refund undoes count, for an attempt that was no guess.
+func (a *accounts) refund(ctx context.Context, counted attempt) {
+	batch := newThrottleBatch()
+	for _, r := range counted.rules {
+		batch.Queue(undoCount, r.account, r.network)
+	}
+	a.sendThrottles(ctx, batch)
+}
+
+// noteSuccess stores that a guess was right. The network gets the attempt back. The count of the
+// login name restarts, and so does that of the name in this network. The account knows the network
+// for 90 days.
+func (a *accounts) noteSuccess(ctx context.Context, counted attempt) {
 	const restart = `DELETE FROM throttles WHERE account = $1 AND network = $2`
 	const remember = `
 		INSERT INTO known_networks AS k (user_id, network, expires_at)
@@ -241,17 +251,16 @@ func (a *accounts) refund(ctx context.Context, counted attempt, isSuccess bool) 
 		WHERE k.expires_at < now() + interval '89 days' -- one write a day is enough`
 
 	batch := newThrottleBatch()
-	if isSuccess {
-		batch.Queue(undo, "", counted.network)
-		batch.Queue(restart, counted.account, "")
-		batch.Queue(restart, counted.account, counted.network)
-		batch.Queue(remember, counted.userID, counted.network)
-	} else {
-		for _, r := range counted.rules {
-			batch.Queue(undo, r.account, r.network)
-		}
-	}
+	batch.Queue(undoCount, "", counted.network)
+	batch.Queue(restart, counted.account, "")
+	batch.Queue(restart, counted.account, counted.network)
+	batch.Queue(remember, counted.userID, counted.network)
+	a.sendThrottles(ctx, batch)
+}
 
+// sendThrottles runs a batch even if the request's time limit has ended. If it fails, the attempt
+// stays counted, which is logged.
+func (a *accounts) sendThrottles(ctx context.Context, batch *pgx.Batch) {
 	ctx, cancel := lastMoment(ctx)
 	defer cancel()
 	err := inTransaction(ctx, a.core.db, func(tx pgx.Tx) error { return tx.SendBatch(ctx, batch).Close() })
@@ -266,7 +275,7 @@ func (a *accounts) refundFault(ctx context.Context, counted attempt, err error) 
 	p, isProblem := errors.AsType[*problem](err)
 	isRefusal := isProblem && p.status < http.StatusInternalServerError
 	if err != nil && !isRefusal {
-		a.refund(ctx, counted, false)
+		a.refund(ctx, counted)
 	}
 	return err
 }
@@ -300,7 +309,7 @@ func (ring *keyring) resetThrottles(ctx context.Context, q querier, u user) erro
 // many right passwords at once do not count as many guesses. Instances do so independently: with
 // three of them, three attempts may be counted at a time.
 func (a *accounts) throttledHash(ctx context.Context, counted attempt, work func() (isSuccess bool, err error)) error {
-	if err := counted.throttled(ctx, a.core.db); err != nil {
+	if err := counted.checkWait(ctx, a.core.db); err != nil {
 		return err
 	}
 
@@ -310,7 +319,7 @@ func (a *accounts) throttledHash(ctx context.Context, counted attempt, work func
 	}
 	defer leaveAccount()
 
-	leaveHasher, err := a.hasher.line.acquire(ctx, "")
+	leaveHasher, err := a.hasher.queue.acquire(ctx, "")
 	if err != nil {
 		return err
 	}
@@ -323,16 +332,18 @@ func (a *accounts) throttledHash(ctx context.Context, counted attempt, work func
 	isSuccess, err := work()
 	leaveHasher() // another request can hash while this attempt is refunded
 
-	isWrongGuess := err == errWrongCredentials || err == errOTPInvalid
+	isWrongGuess := err == errWrongCredentials || err == errLoginCodeWrong
 	isOtherEnd := err != nil && !isWrongGuess
-	if isSuccess || isOtherEnd {
-		a.refund(ctx, counted, isSuccess)
+	if isSuccess {
+		a.noteSuccess(ctx, counted)
+	} else if isOtherEnd {
+		a.refund(ctx, counted)
 	}
 	return err
 }
 
-// hashing returns how many password hashes are being computed, and how many requests hash a
+// hashLoad returns how many password hashes are being computed, and how many requests hash a
 // password or wait to do so.
-func (a *accounts) hashing() (running, waiting int) {
-	return len(a.hasher.cores), a.hasher.line.length("")
+func (a *accounts) hashLoad() (running, waiting int) {
+	return len(a.hasher.cores), a.hasher.queue.length("")
 }

@@ -416,13 +416,13 @@ func TestFaultIsNoFailure(t *testing.T) {
 	if _, err := ts.accounts.hasher.hash(ctx, testPassword); err != errBusy {
 		t.Errorf("the time runs out: %v", err)
 	}
-	ts.lengthenLine(maxHashes * cap(ts.accounts.hasher.cores))
+	ts.lengthenLine(queuePerCore * cap(ts.accounts.hasher.cores))
 	for range 20 {
 		for path, body := range map[string]any{loginPath: login, "/api/v1/auth/register": register} {
 			ts.client().refused(503, "busy", "POST", path, body, "X-Forwarded-For: 198.51.100.1")
 		}
 	}
-	ts.lengthenLine(-maxHashes * cap(ts.accounts.hasher.cores))
+	ts.lengthenLine(-queuePerCore * cap(ts.accounts.hasher.cores))
 	leave()
 	if n := ts.queryInt(all); n != 1 {
 		t.Errorf("%d attempts are counted after the queue was full", n)
@@ -498,8 +498,8 @@ func TestSpellingsOfUnknownNames(t *testing.T) {
 func (ts *testServer) takeCores() (leave func()) {
 	ts.t.Helper()
 	var leaves []func()
-	for range ts.accounts.hasher.line.perCaller {
-		leave, err := ts.accounts.hasher.line.acquire(ts.t.Context(), "")
+	for range ts.accounts.hasher.queue.perCaller {
+		leave, err := ts.accounts.hasher.queue.acquire(ts.t.Context(), "")
 		if err != nil {
 			ts.t.Fatal(err)
 		}
@@ -514,9 +514,9 @@ func (ts *testServer) takeCores() (leave func()) {
 
 // lengthenLine adds to the requests that wait for a place to hash. Some must be in line already.
 func (ts *testServer) lengthenLine(more int) {
-	ts.accounts.hasher.line.mu.Lock()
-	defer ts.accounts.hasher.line.mu.Unlock()
-	ts.accounts.hasher.line.callers[""].length += more
+	ts.accounts.hasher.queue.mu.Lock()
+	defer ts.accounts.hasher.queue.mu.Unlock()
+	ts.accounts.hasher.queue.callers[""].length += more
 }
 
 // TestHashQueue: few requests of one network wait for a core at a time, so that others need not wait for all of them.
@@ -537,7 +537,7 @@ func TestHashQueue(t *testing.T) {
 		go func() { answers <- ts.client().guess(fmt.Sprint("user", i), testPassword, address) }()
 	}
 	waitFor(t, "the logins to wait for a core", func() bool {
-		return ts.accounts.hasher.line.length("") == ts.accounts.hasher.line.perCaller+ts.limits.pool.perCaller+1
+		return ts.accounts.hasher.queue.length("") == ts.accounts.hasher.queue.perCaller+ts.limits.pool.perCaller+1
 	})
 	ts.client().must(200, "GET", "/health", nil)
 	leave()
@@ -795,7 +795,7 @@ func TestBusyIsNotCounted(t *testing.T) {
 	ts := startServer(t, nil, "CAIRN_REGISTRATION=open")
 	ada := ts.signIn("ada", "all")
 
-	ts.accounts.changes.maxQueue = 0
+	ts.accounts.accessQueue.maxQueue = 0
 	ts.client().must(503, "POST", "/api/v1/auth/register", map[string]string{"username": "bob", "password": testPassword})
 	ada.must(503, "PATCH", mePath, map[string]string{"display_name": "Ada"})
 

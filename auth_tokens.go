@@ -149,8 +149,8 @@ func (k key) signJWT(payload string) string {
 	return signed + "." + encodedMAC(k.access, signed)
 }
 
-// isSigned reports whether the token equals sign(k) for one of the keys k. It compares text: of
-// several forms that decode to the same bytes, only one is accepted.
+// isSigned reports whether the token equals sign(k) for one of the keys k. It compares the encoded
+// text, because base64 can write the same bytes in several ways.
 func (ring *keyring) isSigned(token string, sign func(k key) string) bool {
 	return slices.ContainsFunc(ring.keys, func(k key) bool {
 		return hmac.Equal([]byte(token), []byte(sign(k)))
@@ -163,8 +163,9 @@ var canonicalUUID = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{1
 // verifyAccess returns the claims of an access token that one of the keys has signed and that is
 // valid at the time now, else errToken. longest is how long a session may last. Nothing is decoded
 // before the MAC has been compared. The header is not interpreted: it must be, byte for byte, the
-// one that the key signs. This rules out "alg":"none" and its kin (RFC 8725, section 3.1). The
-// payload, too, must be what signAccess writes for these claims, so that no claim passes unread.
+// one that the key signs. This rules out "alg":"none" and similar tricks (RFC 8725, section 3.1).
+// The payload, too, must be what signAccess writes for these claims, so that no claim passes
+// unread.
 func (ring *keyring) verifyAccess(token string, now time.Time, longest time.Duration) (accessClaims, error) {
 	if len(token) > maxTokenLength {
 		return accessClaims{}, errToken
@@ -238,8 +239,8 @@ func (ring *keyring) verifyRefresh(token string) (session [16]byte, generation i
 	return session, generation, nil
 }
 
-// signCursor returns a cursor that holds the sort keys of a page's last item. It is valid for this
-// scope only.
+// signCursor returns a cursor that holds the sort keys of a page's last item. The scope names the
+// list and its filters; the cursor is valid only there.
 func (ring *keyring) signCursor(scope string, keys []string) string {
 	payload, _ := json.Marshal(keys) // text: there is no error
 	encoded := base64.RawURLEncoding.EncodeToString(payload)

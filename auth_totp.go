@@ -124,15 +124,15 @@ func useRecoveryCode(ctx context.Context, q querier, by actor, u user, code stri
 	return n == 1, err
 }
 
-// The refusals of an attempt to sign in. errOTPRequired and errOTPInvalid reveal that the password
-// is right. errOTPWrong is the 403 for a wrong code of somebody who is signed in.
+// The refusals of an attempt to sign in. errOTPRequired and errLoginCodeWrong reveal that the
+// password is right. errOwnCodeWrong is the 403 for a wrong code of somebody who is signed in.
 var (
 	errWrongCredentials = unauthorized(codeInvalidCredentials, "The user name or the password is wrong.")
 	errOTPRequired      = unauthorized(codeOTPRequired,
 		"Send otp too: the code of your authenticator app, or a recovery code.")
-	errOTPInvalid  = unauthorized(codeOTPInvalid, "The code is wrong, or was used before. Wait for the next one.")
-	errOTPWrong    = forbidden(codeOTPInvalid, errOTPInvalid.detail)
-	errSignInAgain = unauthorized(codeSignInAgain,
+	errLoginCodeWrong = unauthorized(codeOTPInvalid, "The code is wrong, or was used before. Wait for the next one.")
+	errOwnCodeWrong   = forbidden(codeOTPInvalid, errLoginCodeWrong.detail)
+	errSignInAgain    = unauthorized(codeSignInAgain,
 		"The code came too late, or your account was changed. Sign in again with your password.")
 )
 
@@ -140,7 +140,7 @@ var (
 const codeWait = 5 * time.Minute
 
 // passwordProof returns a proof that the password of these credentials was right. It is valid until
-// expires, in Unix seconds, or until the password, the status or the second factor changes. It
+// expires, in Unix seconds, or until the user's credential_version rises. It
 // holds no secret, and signs nobody in without a code.
 func (k key) passwordProof(found passwordRecord, expires int64) string {
 	signed := fmt.Sprintf("%d.%s.%d", expires, found.ID, found.CredentialVersion)
@@ -165,9 +165,9 @@ func normalizeCode(otp string) string {
 }
 
 // checkSecondFactor checks the code of an attempt whose password is right. A refusal is
-// errOTPRequired or errOTPInvalid. An attempt without a code is neither a failure nor a success: if
-// it restarted the counts, somebody who knows the password could guess codes without end. A user
-// who is not active cannot sign in, and needs no code to learn that.
+// errOTPRequired or errLoginCodeWrong. An attempt without a code is neither a failure nor a
+// success: if it restarted the counts, somebody who knows the password could guess codes without
+// end. A user who is not active cannot sign in, and needs no code to learn that.
 func (a *accounts) checkSecondFactor(r *http.Request, u user, otp string) error {
 	if !u.TOTP || u.Status != statusActive {
 		return nil
@@ -185,7 +185,7 @@ func (a *accounts) checkSecondFactor(r *http.Request, u user, otp string) error 
 		isRight, err = useRecoveryCode(r.Context(), a.core.db, actorOf(r), u, code)
 	}
 	if err == nil && !isRight {
-		err = errOTPInvalid
+		err = errLoginCodeWrong
 	}
 	return err
 }
@@ -225,7 +225,7 @@ func (a *accounts) createTOTP(w http.ResponseWriter, r *http.Request, in totpReq
 	secret := base32.StdEncoding.EncodeToString(random)
 	sealed := k.totp.Seal(nil, nil, random, []byte(u.ID))
 
-	const room = 66 // bytes: qrSVG takes 134, and the rest of the URI has 68
+	const room = 66 // bytes: the QR code holds 134, and the rest of the URI has 68
 	account := u.Username + "@" + url.QueryEscape(r.Host)
 	if len(account) > room {
 		account = u.Username
@@ -306,7 +306,7 @@ func (a *accounts) enableTOTP(w http.ResponseWriter, r *http.Request, in totpCon
 		// A wrong code rolls the change back.
 		isRight, err := a.useTOTP(ctx, tx, p.User.ID, normalizeCode(in.OTP))
 		if err == nil && !isRight {
-			err = errOTPWrong
+			err = errOwnCodeWrong
 		}
 		if err != nil {
 			return err
@@ -319,8 +319,8 @@ func (a *accounts) enableTOTP(w http.ResponseWriter, r *http.Request, in totpCon
 	})
 
 	// A wrong code stays counted, as a wrong password does.
-	if err != errOTPWrong {
-		a.refund(r.Context(), guess, false)
+	if err != errOwnCodeWrong {
+		a.refund(r.Context(), guess)
 	}
 	return writeEntity(w, map[string][]string{"recovery_codes": recovery}, "", err)
 }

@@ -608,7 +608,7 @@ func TestTakenBackAttempt(t *testing.T) {
 		if err := a.count(ctx, ts.db); err != nil {
 			t.Fatal(err)
 		}
-		ts.accounts.refund(ctx, a, false)
+		ts.accounts.refund(ctx, a)
 		if n := ts.queryInt(`SELECT count(*) FROM throttles WHERE attempts = $1 AND next_at IS NULL`, before); n != 3 {
 			t.Errorf("%d attempts before: %d rows are as before", before, n)
 		}

@@ -339,7 +339,7 @@ func (b accountsBench) login(t *testing.T) {
 		found, e := findPasswordRecord(r.Context(), ts.db, in.Username)
 		if err = errors.Join(err, e); err == nil {
 			var leave func()
-			if leave, err = ts.accounts.hasher.line.acquire(r.Context(), ""); err == nil {
+			if leave, err = ts.accounts.hasher.queue.acquire(r.Context(), ""); err == nil {
 				_, err = ts.accounts.hasher.verify(found.PasswordHash, in.Password)
 				leave()
 			}

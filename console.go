@@ -249,7 +249,7 @@ func (c *console) writeErrorPage(w *responseWriter, r *http.Request, p *page, wr
 	}
 
 	if wrong == errNoPath {
-		c.recognizeLost(r)
+		c.recognizeWithoutRoute(r)
 	}
 	if p == nil {
 		p = &page{Template: "error", Title: http.StatusText(wrong.status)}

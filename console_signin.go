@@ -28,9 +28,10 @@ func (a *apiReader) recognize() {
 	c.principal = p
 }
 
-// recognizeLost is recognize for a request without a route, which has no slot and no time limit
-// yet. Its context ignores the client: a canceled statement would close its database connection.
-func (c *console) recognizeLost(r *http.Request) {
+// recognizeWithoutRoute is recognize for a request without a route, which has no slot and no time
+// limit yet. Its context ignores the client: a canceled statement would close its database
+// connection.
+func (c *console) recognizeWithoutRoute(r *http.Request) {
 	detached := r.WithContext(context.WithoutCancel(r.Context()))
 
 	// An error hides only who the reader is.

@@ -47,8 +47,8 @@ func collect[T any](ctx context.Context, q querier, doing, query string, args ..
 	return items, nil
 }
 
-// collectOne returns the only row of a query. If there is none, it returns the zero value and
-// missing, which may be nil.
+// collectOne returns the only row of a query. If there is none, it returns the zero value and the
+// error missing. If missing is nil, callers know by the zero value that there is no row.
 func collectOne[T any](
 	ctx context.Context,
 	q querier,

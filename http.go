@@ -133,7 +133,8 @@ func checkJSON(body []byte) error {
 	return nil
 }
 
-// consistsOf reports whether text is not empty and has only characters of the set.
+// consistsOf reports whether text is not empty and has only characters of the set. Trim leaves
+// nothing only then.
 func consistsOf(text, set string) bool { return text != "" && strings.Trim(text, set) == "" }
 
 // checkQuery refuses query parameters that are not allowed, duplicate, or not UTF-8 text.
@@ -163,9 +164,6 @@ func checkQuery(r *http.Request, allowed string) error {
 
 	return nil
 }
-
-// verifyPath is the route that a proxy asks whether a request may pass.
-const verifyPath = "/api/v1/auth/verify"
 
 // pathID returns a path value that is a canonical decimal number, else 0, which is the id of
 // nothing.

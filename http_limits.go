@@ -9,100 +9,11 @@ import (
 	"time"
 )
 
-// class says what a request needs, and how long it may take. The route's row names it.
-type class int
-
-// The classes. All but light and sending hold a slot of the pool of database connections.
-const (
-	light   class = iota // does not use the database
-	quick                // most routes
-	hashing              // waits for a core to hash a password
-	waiting              // waits for a change, and gives back its slot while it waits
-	slow                 // searches
-	bulk                 // may change every row of a dataset or role
-	heavy                // computes for more than 50 ms
-	stream               // sends many rows, and then holds a slot of the pool only for each batch
-	sending              // sends a file, and uses the database only before that
-)
-
-// timeout returns the time limit of a request.
-func (c class) timeout() time.Duration {
-	return [...]time.Duration{
-		light:   2 * time.Second,
-		quick:   2 * time.Second,
-		hashing: 5 * time.Second,
-		waiting: maxWait + 2*time.Second,
-		slow:    10 * time.Second,
-		bulk:    time.Minute,
-		heavy:   5 * time.Minute,
-		stream:  10 * time.Minute,
-		sending: time.Hour,
-	}[c]
-}
-
-// usesPool reports whether a request of the class holds a slot of the pool while it runs.
-func (c class) usesPool() bool { return c != light && c != sending }
-
-// maxWait is the longest time that a client may ask to wait for a change.
-const maxWait = time.Minute
-
-// Limits of requests.
-const (
-	maxQueue   = 4000 // requests of one caller that have a slot or wait for one
-	maxSlow    = 2    // searches of one caller at a time
-	maxStreams = 2    // streamed answers to one account at a time
-	maxFiles   = 256  // files sent to one account at a time; each holds an open file and a buffer
-
-	maxBodies   = 64 << 20  // bytes of all bodies in memory
-	maxAnswers  = 128 << 20 // bytes of all large answers that are being sent
-	ownShare    = 4         // one caller may use a fourth of maxBodies, and of maxAnswers
-	largeAnswer = 64 << 10  // smaller answers are not counted
-
-	bodyTimeout = 10 * time.Second // a body must arrive within this
-)
-
-// Limits of calls of the file system for contents. A call that hangs keeps a thread.
-const (
-	maxFileCalls    = 64   // of one dataset
-	maxAllFileCalls = 1024 // of all datasets
-)
-
 // unbounded is a number of slots that is never reached.
 const unbounded = 1 << 30
 
-// limits hold the limiters of a service, so that nobody slows the others.
-type limits struct {
-	pool    *limiter           // slots of the pool: a quarter of its connections for one caller
-	cores   *limiter           // slots to compute: one for a caller, and one for each core
-	classes map[class]*limiter // slots of the other classes that have some
-
-	bodies  *byteLimiter // of requests, in memory
-	answers *byteLimiter // over largeAnswer bytes, in memory while they are sent
-}
-
-// newLimits returns the limits for a pool of that many connections.
-func newLimits(connections int) *limits {
-	cores := runtime.GOMAXPROCS(0)
-
-	// The database searches on cores too: more searches at once would end no sooner.
-	searches := newLimiter(maxSlow, max(1, min(connections/2, 2*cores)))
-
-	return &limits{
-		pool:  newLimiter(max(1, connections/4), unbounded),
-		cores: newLimiter(1, cores),
-		classes: map[class]*limiter{
-			slow:    searches,
-			bulk:    searches,
-			stream:  newLimiter(maxStreams, unbounded),
-			sending: newLimiter(maxFiles, unbounded),
-		},
-		bodies:  newByteLimiter(maxBodies),
-		answers: newByteLimiter(maxAnswers),
-	}
-}
-
 // limiter has slots for each caller, and slots for all callers together. A request that works holds
-// one of both. Others wait, in the order in which they came.
+// one of each. Others wait, in the order in which they came.
 type limiter struct {
 	perCaller int
 	maxQueue  int           // requests of one caller that have a slot or wait for one
@@ -138,8 +49,8 @@ func (l *limiter) acquire(ctx context.Context, caller string) (release func(), e
 		return nil, errBusy
 	}
 
-	// The caller's own slots come first. So a caller with many requests waits for the shared slots
-	// with no more of them than it has slots.
+	// The caller's own slots come first. So at most perCaller requests of one caller wait for the
+	// shared slots at a time.
 	if err := takeSlot(ctx, queue.slots); err != nil {
 		l.leave(caller)
 		return nil, err
@@ -209,14 +120,104 @@ func (l *limiter) length(caller string) int {
 	return 0
 }
 
-// slots are what one request holds of the limits: at most one slot of each kind. A request gives
-// its slot of the pool back before it waits for a class or for a core, and its slot of slow before
-// it waits for a core. So requests that compute do not keep others from the database. It keeps the
-// slot of the pool while it waits to hash a password or to change users and roles.
+// class says what a request needs, and how long it may take. The route's row names it.
+type class int
+
+// The classes. All but light and sending hold a slot of the pool of database connections.
+const (
+	light   class = iota // does not use the database
+	quick                // most routes
+	hashing              // waits for a core to hash a password
+	waiting              // waits for a change, and gives back its slot while it waits
+	slow                 // searches
+	bulk                 // may change every row of a dataset or role
+	heavy                // computes for more than 50 ms
+	stream               // sends many rows, and then holds a slot of the pool only for each batch
+	sending              // sends a file, and uses the database only before that
+)
+
+// timeout returns the time limit of a request.
+func (c class) timeout() time.Duration {
+	return [...]time.Duration{
+		light:   2 * time.Second,
+		quick:   2 * time.Second,
+		hashing: 5 * time.Second,
+		waiting: maxWait + 2*time.Second,
+		slow:    10 * time.Second,
+		bulk:    time.Minute,
+		heavy:   5 * time.Minute,
+		stream:  10 * time.Minute,
+		sending: time.Hour,
+	}[c]
+}
+
+// usesPool reports whether a request of the class holds a slot of the pool while it runs.
+func (c class) usesPool() bool { return c != light && c != sending }
+
+// maxWait is the longest time that a client may ask to wait for a change.
+const maxWait = time.Minute
+
+// Limits of requests.
+const (
+	maxQueue   = 4000 // requests of one caller that have a slot or wait for one
+	maxSlow    = 2    // searches of one caller at a time
+	maxStreams = 2    // streamed answers to one account at a time
+	maxFiles   = 256  // files sent to one account at a time; each holds an open file and a buffer
+
+	maxBodies   = 64 << 20  // bytes of all bodies in memory
+	maxAnswers  = 128 << 20 // bytes of all large answers that are being sent
+	ownShare    = 4         // one caller may use a fourth of maxBodies, and of maxAnswers
+	largeAnswer = 64 << 10  // smaller answers are not counted
+
+	bodyTimeout = 10 * time.Second // a body must arrive within this
+)
+
+// Limits of calls of the file system for contents. A call that hangs keeps a thread.
+const (
+	maxFileCalls    = 64   // of one dataset
+	maxAllFileCalls = 1024 // of all datasets
+)
+
+// limits hold the limiters of a service, so that nobody slows the others.
+type limits struct {
+	pool    *limiter           // slots of the pool: a quarter of its connections for one caller
+	cores   *limiter           // slots to compute: one for a caller, and one for each core
+	classes map[class]*limiter // slots of the classes that have a limit of their own
+
+	bodies  *byteLimiter // of requests, in memory
+	answers *byteLimiter // over largeAnswer bytes, in memory while they are sent
+}
+
+// newLimits returns the limits for a pool of that many connections.
+func newLimits(connections int) *limits {
+	cores := runtime.GOMAXPROCS(0)
+
+	// A search keeps a core of the database busy. More of them at once would end no sooner.
+	searches := newLimiter(maxSlow, max(1, min(connections/2, 2*cores)))
+
+	return &limits{
+		pool:  newLimiter(max(1, connections/4), unbounded),
+		cores: newLimiter(1, cores),
+		classes: map[class]*limiter{
+			slow:    searches,
+			bulk:    searches,
+			stream:  newLimiter(maxStreams, unbounded),
+			sending: newLimiter(maxFiles, unbounded),
+		},
+		bodies:  newByteLimiter(maxBodies),
+		answers: newByteLimiter(maxAnswers),
+	}
+}
+
+// slots are what one request holds of the limits: at most one slot of each kind. It acquires them
+// in this order: class, core, pool. Before it waits for one, it gives back those that come after
+// it, so that a request that computes does not keep others from the database. Before it waits for a
+// core, it also gives back the slot of its class. A request keeps its slot of the pool while it
+// waits to hash a password or to change users and roles.
 type slots struct {
 	limits       *limits
 	owner        string   // an account or, until it is known, a session or a network
-	classLimiter *limiter // of slow, stream or sending; nil: no such slot is held
+	classLimiter *limiter // of slow and bulk, stream or sending; nil: no such slot is held
 
 	releaseClass func()
 	releaseCore  func() // nil: no slot to compute is held
@@ -233,8 +234,9 @@ func newSlots(limits *limits, owner string) *slots {
 func (s *slots) acquire(ctx context.Context, needed class) error {
 	// The slot of the class, which may have none.
 	classLimiter := s.limits.classes[needed]
-	isHeld := classLimiter == s.classLimiter || s.releaseCore != nil
-	if classLimiter != nil && !isHeld {
+	isHeld := classLimiter == s.classLimiter
+	computes := s.releaseCore != nil // such a request needs no slot of a class
+	if classLimiter != nil && !isHeld && !computes {
 		s.release()
 
 		release, err := classLimiter.acquire(ctx, s.owner)

@@ -588,7 +588,7 @@ func TestWaitForChange(t *testing.T) {
 		}()
 	}
 
-	waitFor(t, "the registrations to wait", func() bool { return ts.accounts.changes.length("") == n })
+	waitFor(t, "the registrations to wait", func() bool { return ts.accounts.accessQueue.length("") == n })
 	if got := waitingQueries(ts); got > 1 {
 		t.Errorf("%d connections wait for the lock, want at most 1", got)
 	}

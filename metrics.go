@@ -90,7 +90,7 @@ func (o *operations) getMetrics(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	pool := o.core.db.Stat()
-	hashing, queued := o.accounts.hashing()
+	hashing, queued := o.accounts.hashLoad()
 	stored, hung := o.analyzer.counters()
 	var memory runtime.MemStats
 	runtime.ReadMemStats(&memory)

@@ -77,16 +77,16 @@ func changeAccess(ctx context.Context, db *pgxpool.Pool, do func(tx pgx.Tx) erro
 			return err
 		}
 
-		before, err := administratorExists(ctx, tx)
+		hadOne, err := administratorExists(ctx, tx)
 		if err != nil {
 			return err
 		}
-		if err := do(tx); err != nil || !before {
+		if err := do(tx); err != nil || !hadOne {
 			return err
 		}
 
-		after, err := administratorExists(ctx, tx)
-		if err == nil && !after {
+		hasOne, err := administratorExists(ctx, tx)
+		if err == nil && !hasOne {
 			err = conflict(codeLastAdministrator,
 				"This would leave no administrator who can sign in. Make another one first.")
 		}
@@ -94,10 +94,10 @@ func changeAccess(ctx context.Context, db *pgxpool.Pool, do func(tx pgx.Tx) erro
 	})
 }
 
-// changeAccess runs the function changeAccess for a request. Requests wait for each other before
-// they take a connection, because a change of a role that many users hold takes long.
-func (a *accounts) changeAccess(ctx context.Context, do func(tx pgx.Tx) error) error {
-	leave, err := a.changes.acquire(ctx, "")
+// queueAccessChange is changeAccess for a request. Requests wait for each other before they take a
+// connection, because a change of a role that many users hold takes long.
+func (a *accounts) queueAccessChange(ctx context.Context, do func(tx pgx.Tx) error) error {
+	leave, err := a.accessQueue.acquire(ctx, "")
 	if err != nil {
 		return err
 	}
@@ -131,7 +131,7 @@ func (a *accounts) administer(
 ) error {
 	ctx := r.Context()
 	by := actorOf(r)
-	return a.changeAccess(ctx, func(tx pgx.Tx) error {
+	return a.queueAccessChange(ctx, func(tx pgx.Tx) error {
 		p, err := getPrincipal(ctx, tx, &a.users, callerOf(r).credential)
 		if err != nil {
 			return err
@@ -146,8 +146,8 @@ func (a *accounts) administer(
 }
 
 // coversHolders is coversRoles for every user who holds this role, with all roles of that user. It
-// is for changes of a role's requirement of a second factor: for a holder without one, they suspend
-// or restore also what the other roles give.
+// is for changes of a role's requirement of a second factor. Such a change suspends or restores
+// everything that a holder without a second factor has, also from other roles.
 func (a actor) coversHolders(ctx context.Context, q querier, roleID int64) error {
 	const query = `
 		SELECT coalesce(array_agg(DISTINCT r.name), '{}')
@@ -189,14 +189,14 @@ func rolePermissions(ctx context.Context, q querier, names []string) ([]string, 
 
 // endOldCredentials voids the password tokens of a user or, if userID is nil, of every holder of
 // the role roleID: they were created for the old permissions. It ends all sessions of those who
-// gain a permission: somebody else who reset the password before may still have one. API tokens
+// gain a permission: somebody who knew an older password token may have an open session. API tokens
 // stay, because they can do only what they name. Call it before the change. given are the new
 // permissions of the user or of the role. A user who lacks a required second factor counts as
 // gaining, because the change may lift the requirement.
 //
 // It writes no row of a user, because a role may have a hundred thousand holders. So it does not
-// stop a login under way. That login could as well begin after the change, because the password
-// stays valid. Requires lockAccess.
+// stop a login under way. This is no loss: the password stays valid, so the login could as well
+// begin after the change. Requires lockAccess.
 func endOldCredentials(ctx context.Context, tx pgx.Tx, by actor, userID *string, roleID int64, given []string) error {
 	const query = `
 		WITH holders AS (

@@ -18,7 +18,7 @@ type role struct {
 	Name                 string    `json:"name"`
 	Description          string    `json:"description"`
 	Permissions          []string  `json:"permissions"`
-	RequiresSecondFactor bool      `json:"requires_second_factor"` // for its holders to have permissions
+	RequiresSecondFactor bool      `json:"requires_second_factor"` // without one its holders have no permissions
 	CreatedAt            time.Time `json:"created_at"`
 	Declared             []string  `json:"-"` // all declared permissions
 }
@@ -99,8 +99,13 @@ func getRole(ctx context.Context, q querier, id int64, name string, missing erro
 		WHERE r.id = $1
 			OR r.name = $2`
 	r, err := collectOne[role](ctx, q, missing, "find role", query, id, name)
+	if err != nil {
+		return r, err
+	}
+
+	// The role admin holds every permission.
 	r.Permissions = effectivePermissions(r.Declared, []string{r.Name}, r.Permissions)
-	return r, err
+	return r, nil
 }
 
 // roleNamed returns the role of that name. If there is none, the error is a 422 for the field.
@@ -167,7 +172,8 @@ func createRole(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, e
 }
 
 // updateRole changes a role. The actor must hold its old and its new permissions and, if
-// requires_second_factor changes, what its holders would hold with one. Requires lockAccess.
+// requires_second_factor changes, what its holders would hold with a second factor. Requires
+// lockAccess.
 func updateRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleChange) (role, error) {
 	if err := c.check(ctx, tx); err != nil {
 		return role{}, err
@@ -176,9 +182,9 @@ func updateRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleCha
 	wanted := c.apply(before)
 	isRenamed := wanted.Name != before.Name
 	isRedefined := c.Description != nil || c.Permissions != nil
-	isOfAdmin := before.Name == adminRole && (isRenamed || isRedefined)
-	isOfMember := before.Name == memberRole && isRenamed
-	if isOfAdmin || isOfMember {
+	changesAdmin := before.Name == adminRole && (isRenamed || isRedefined)
+	renamesMember := before.Name == memberRole && isRenamed
+	if changesAdmin || renamesMember {
 		return role{}, errBuiltIn
 	}
 

@@ -1,6 +1,6 @@
 -- The tables of accounts, as numbered migrations; schema_catalogue.sql has the other tables. A line
--- "-- migration N: title" begins a migration. It consists of its part here and, after that, its part
--- there. db.go applies those that a database lacks. A migration that has been released is never edited.
+-- "-- migration N: title" begins a migration. First comes its part in this file, then its part in
+-- schema_catalogue.sql. migrate applies those that a database lacks. A migration that has been released is never edited.
 
 -- migration 1: version 0.2.0
 
@@ -9,8 +9,8 @@ CREATE EXTENSION IF NOT EXISTS btree_gist; -- for files by dataset and place
 
 -- A person or a service account. Ids are random, so that none is used twice, even after a restore.
 -- credential_version rises when the password or the status changes, when a second factor is enabled
--- or removed, and when all sessions of the user are ended. A login that began before cannot open a
--- session after.
+-- or removed, and when somebody ends all sessions of the user. A login that began before cannot open
+-- a session after.
 CREATE TABLE users (
   id                 uuid        PRIMARY KEY DEFAULT gen_random_uuid(),
   username           text        COLLATE "C" NOT NULL,
@@ -104,10 +104,10 @@ INSERT INTO role_permissions (role_id, permission)
   SELECT id, 'dataset.read' FROM roles WHERE name = 'member';
 
 -- One row for each login. Nothing secret is stored: a refresh token is the id and the generation
--- with a MAC over both. rotated_at is when the generation was last raised; for a browser's session,
--- when it was last used, within five minutes. A burst is a series of refreshes within one grace
--- period: see rotateSession. burst_generation is the first generation that it replaced, at
--- burst_began_at.
+-- with a MAC over both. rotated_at is when the generation was last raised. For a browser's session it
+-- is the time of the last use, up to five minutes too early. A burst is a series of refreshes within
+-- one grace period: see rotateSession. burst_generation is the oldest generation that the burst
+-- covers (0 in the first one), and burst_began_at is when the burst began.
 CREATE TABLE sessions (
   id               uuid        PRIMARY KEY,
   user_id          uuid        NOT NULL REFERENCES users ON DELETE CASCADE,
@@ -180,8 +180,8 @@ CREATE INDEX audit_log_actor_idx ON audit_log (actor, id);
 CREATE INDEX audit_log_target_idx ON audit_log (target, id);
 CREATE INDEX audit_log_request_id_idx ON audit_log (request_id, id);
 
--- The seals of the audit log's rows, numbered without a gap: numbers of seals that are lost are not
--- used again. mac is an HMAC of the seal before and of the row, by the key named kid. checkpoint, if
+-- The seals of the audit log's rows, numbered 1, 2, 3 and so on. The number of a seal that is lost is
+-- not used again, so the loss shows as a gap. mac is an HMAC of the seal before and of the row, by the key named kid. checkpoint, if
 -- it is set, is a MAC which proves that retention deleted this seal's row and the seals before it.
 CREATE TABLE audit_seals (
   seq        bigint PRIMARY KEY,
@@ -219,8 +219,8 @@ CREATE TRIGGER audit_seals_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON au
   FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
 
 -- The instances that use this database: a row for each instance and each key that it has signed with.
--- The newest live_until of an instance's rows is the end of its lease. A row has been renewed without
--- a gap since alive_since. signer is the fingerprint of the signing key, fingerprints are those of all
+-- An instance renews its row while it runs; it counts as stopped after the newest live_until of its
+-- rows. alive_since is when the present run of renewals began. signer is the fingerprint of the signing key, fingerprints are those of all
 -- its keys. Rows outlive instances: seen_at is when the key was last in use.
 CREATE TABLE instances (
   id           text        NOT NULL,
@@ -248,7 +248,7 @@ CREATE TRIGGER declared_permissions_version AFTER INSERT OR UPDATE OR DELETE OR 
 -- The sessions of a user that have not ended, which are few: see maxSessions.
 CREATE INDEX sessions_live_idx ON sessions (user_id, created_at, id) WHERE ended_at IS NULL;
 
--- A renewable API token may replace its own secret. The former one is accepted until former_until.
+-- Dropped by migration 3. A renewable API token may replace its own secret. The former one is accepted until former_until.
 ALTER TABLE api_tokens
   ADD COLUMN renewable    boolean NOT NULL DEFAULT false,
   ADD COLUMN former_hash  bytea,
@@ -256,7 +256,7 @@ ALTER TABLE api_tokens
   ADD CONSTRAINT api_tokens_former_hash_key UNIQUE (former_hash);
 CREATE INDEX api_tokens_expires_at_id_idx ON api_tokens (expires_at, id);
 
--- Breaks of the audit log. Migration 3 makes rows of the log itself of them.
+-- Breaks of the audit log. Migration 3 turns them into rows of the audit log.
 CREATE TABLE audit_breaks (
   id       text        COLLATE "C" PRIMARY KEY,
   seen_at  timestamptz NOT NULL DEFAULT now(),
@@ -272,8 +272,8 @@ CREATE TABLE audit_breaks (
 ALTER TABLE users ADD COLUMN totp boolean NOT NULL DEFAULT false;
 ALTER TABLE roles ADD COLUMN requires_totp boolean NOT NULL DEFAULT false;
 
--- The secrets of the authenticator apps, encrypted under a key that is derived from the key kid of the
--- key file. expires_at is null once the user has confirmed the secret with a code. A code is accepted
+-- The secrets of the authenticator apps, encrypted under a key that is derived from
+-- that key of the key file whose id is kid. expires_at is null once the user has confirmed the secret with a code. A code is accepted
 -- only for a later time step than last_step. A recovery code is stored as its SHA-256, until its use.
 CREATE TABLE totp_secrets (
   user_id         uuid        PRIMARY KEY REFERENCES users ON DELETE CASCADE,
@@ -324,8 +324,8 @@ CREATE TABLE known_networks (
   PRIMARY KEY (user_id, network)
 );
 
--- Breaks of the audit log are rows of it. These rows have no MAC, so "cairn audit verify" reports once
--- more what is still missing or wrong.
+-- Breaks of the audit log become rows of it. These rows lack the MAC of a row that Cairn adds for a
+-- break, so they hide none: "cairn audit verify" reports once more what is still missing or wrong.
 INSERT INTO audit_log (actor, credential, address, request_id, action, target, after)
   SELECT 'cairn', '', '', '', 'audit.break_found', 'audit', jsonb_build_object(
     'findings', jsonb_build_array(finding),
@@ -338,8 +338,8 @@ DROP TABLE audit_breaks;
 
 -- migration 4: version 1.0.0, third step
 
--- Only schema_catalogue.sql has statements of it.
+-- This migration changes no table of accounts.
 
--- migration 5: version 1.1.0
+-- migration 5: version 1.0.0, fourth step
 
--- Only schema_catalogue.sql has statements of it.
+-- This migration changes no table of accounts.

@@ -380,7 +380,7 @@ INSERT INTO analyses (dataset_id, force, requested_by, step, checks_only, total)
   WHERE EXISTS (SELECT FROM analyses WHERE dataset_id = d.id AND state = 'succeeded')
     AND NOT EXISTS (SELECT FROM analyses WHERE dataset_id = d.id AND finished_at IS NULL);
 
--- migration 5: version 1.1.0
+-- migration 5: version 1.0.0, fourth step
 
 -- The answers to forms of pages, so that a form that arrives twice acts once: see doOnce. id is a hash
 -- of the form with its random text. answer is encrypted under a key that is stored nowhere; it is null

@@ -39,11 +39,14 @@ type server struct {
 const paged = "limit cursor"
 
 // routes returns the route table: every endpoint, who may call it and how long it may take. It
-// serves requests, is printed by "cairn routes", and drives the authorization tests. Nothing that
-// runs while the table is built reads a field of a component: "cairn routes" has none.
+// serves requests, is printed by "cairn routes", and drives the authorization tests. "cairn routes"
+// builds the table with nil components, so building it must not read their fields.
 //
 // The first line of a row has the path and who may call it. The second has the handler, its class
 // and the largest body of a change. The third, if any, has the query parameters that it takes.
+// Requirements (public …) and sizes (small …) are in auth_access.go, classes (quick …) in
+// http_limits.go. A handler without withBody decodes the body itself, because the body is optional
+// or has defaults.
 func (s *server) routes() []route {
 	api := s.apiRoutes()
 	return slices.Concat(
@@ -197,7 +200,7 @@ func (s *server) buildMux() {
 	s.mux = http.NewServeMux()
 	s.table = map[string]route{}
 	s.console.call = s.callAPI
-	s.operations.counts = []*routeCounts{{}} // for requests that match no route
+	s.operations.counts = []*routeCounts{{}} // row 0 counts requests that match no route
 
 	for i, rt := range s.routes() {
 		pattern := rt.method + " " + rt.path
@@ -302,11 +305,15 @@ func (s *server) checkTarget(r *http.Request) error {
 	}
 
 	isClean := path.Clean(r.URL.Path) == r.URL.Path
-	if !isClean && r.URL.Path != stacPath+"/" {
+	isLandingPage := r.URL.Path == stacPath+"/" // some clients of STAC end it with a slash
+	if !isClean && !isLandingPage {
 		return errNoPath
 	}
 	return nil
 }
+
+// shortRead is the time limit up to which a read is completed even if its client leaves.
+const shortRead = 5 * time.Second
 
 // call runs the route's handler within the route's time limit, if the caller may call it. A panic
 // is returned as an error.
@@ -328,7 +335,7 @@ func (s *server) call(rt route, w *responseWriter, r *http.Request) (err error) 
 	// cancel its statement would close the connection to the database.
 	ctx := r.Context()
 	limit := rt.class.timeout()
-	if !isRead(r) || limit <= hashing.timeout() {
+	if !isRead(r) || limit <= shortRead {
 		ctx = context.WithoutCancel(ctx)
 	}
 
@@ -369,8 +376,8 @@ func (w *buffered) Header() http.Header { return w.header }
 // WriteHeader implements http.ResponseWriter. The status is not needed: handlers return errors.
 func (w *buffered) WriteHeader(int) {}
 
-// callAPI calls the handler of a route of the API for the page that r asks for, and returns its
-// answer. The route's own permission is checked. Path values are those of r.
+// callAPI calls the handler of an API route on behalf of the page that r asks for, and returns the
+// answer. It checks the route's own permission. Path values are those of r.
 func (s *server) callAPI(r *http.Request, route, query string, body map[string]any) ([]byte, error) {
 	rt, isRoute := s.table[route]
 	if !isRoute {

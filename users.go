@@ -326,7 +326,8 @@ const usernameRule = "must be 2 to 63 letters, digits, dots, dashes or underscor
 // and have no @, so that none is an e-mail address.
 var usernames = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{1,62}$`)
 
-// emails matches what has the shape of an e-mail address. Cairn sends no mail to it.
+// emails matches text with the shape of an e-mail address: printable ASCII without blanks, with one
+// @ inside. Cairn sends no mail to it.
 var emails = regexp.MustCompile(`^[!-?A-~]+@[!-?A-~]+$`)
 
 // normalizeUsername returns the name in lower case, and whether it follows usernameRule.
@@ -350,8 +351,9 @@ func normalizeLogin(login string) string {
 	return ""
 }
 
-// isLine reports whether text is one line of low to high code points, all safe (see isUnsafe), and
-// none U+FFFE, U+FFFF or their like at the end of another plane.
+// isLine reports whether text is one line of low to high code points. All must be safe (see
+// isUnsafe), and none may be one of the last two of a plane, such as U+FFFE, which stand for no
+// character.
 func isLine(text string, low, high int) bool {
 	n := utf8.RuneCountInString(text)
 	if n < low || n > high {
