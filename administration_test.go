@@ -418,23 +418,31 @@ func auditHarms() map[string]struct{ harm, verified, sealed string } {
 // TestAuditSeals: every change of the audit log or its seals by hand is found. It is recorded once, and sealing goes on.
 func TestAuditSeals(t *testing.T) {
 	t.Parallel()
+	first := startServer(t, nil)
+	first.auditRows(9) // after the row of the first administrator
+	first.sealedUpTo(10)
+	said, status := first.verify()
+	head := headOf(said)
+	if status != 0 || !strings.HasPrefix(head, "10:") || !strings.Contains(said, "their seal: 0") {
+		t.Fatal(said, status)
+	}
+	for _, statement := range []string{`UPDATE audit_log SET actor = ''`, `DELETE FROM audit_log`, `TRUNCATE audit_log`, `UPDATE audit_seals SET kid = ''`, `DELETE FROM audit_seals`, `TRUNCATE audit_seals`} {
+		if _, err := first.db.Exec(t.Context(), statement); err == nil || !strings.Contains(err.Error(), "can only be added") {
+			t.Errorf("%s: %v", statement, err)
+		}
+	}
+	first.stop() // its database is copied, and nothing is sealed meanwhile
+
 	for name, test := range auditHarms() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			ts := startServer(t, nil)
-			ts.auditRows(9) // after the row of the first administrator
-			ts.sealedUpTo(10)
-			said, status := ts.verify()
-			head := headOf(said)
-			if status != 0 || !strings.HasPrefix(head, "10:") || !strings.Contains(said, "their seal: 0") {
-				t.Fatal(said, status)
+			ts := *first
+			ts.t = t
+			ts.env = append(slices.Clone(first.env), "CAIRN_DATABASE_URL="+copyDatabase(t, first.db.Config().ConnConfig.Database))
+			cfg, err := loadConfig(ts.env)
+			if err != nil {
+				t.Fatal(err)
 			}
-			for _, statement := range []string{`UPDATE audit_log SET actor = ''`, `DELETE FROM audit_log`, `TRUNCATE audit_log`, `UPDATE audit_seals SET kid = ''`, `DELETE FROM audit_seals`, `TRUNCATE audit_seals`} {
-				if _, err := ts.db.Exec(t.Context(), statement); err == nil || !strings.Contains(err.Error(), "can only be added") {
-					t.Errorf("%s: %v", statement, err)
-				}
-			}
-			ts.stop() // so that nothing is sealed meanwhile
 			change(t, ts.env, `ALTER TABLE audit_log DISABLE TRIGGER USER; ALTER TABLE audit_seals DISABLE TRIGGER USER; `+test.harm+
 				`; ALTER TABLE audit_log ENABLE TRIGGER USER`)
 
@@ -449,11 +457,11 @@ func TestAuditSeals(t *testing.T) {
 				rows = 1
 			}
 			for _, want := range []int{3 * rows, 0} {
-				said, status = ts.verify()
+				said, status := ts.verify()
 				same("status", status, want)
 				same("the finding is printed in "+said, strings.Contains(said, test.verified), true)
 			}
-			err := connect(t.Context(), ts.cfg, func(d *database) error {
+			err = connect(t.Context(), cfg, func(d *database) error {
 				z := sealer{}
 				z.last, _ = parseHead(head)
 				for n := 1; n > 0; {
@@ -472,7 +480,7 @@ func TestAuditSeals(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			said, status = ts.verify()
+			said, status := ts.verify()
 			same("status after sealing", status, 0)
 			same("what sealing found is printed in "+said, strings.Contains(said, test.sealed), true)
 			same("breaks are printed in "+said, strings.Contains(said, "Z: "), rows > 0)

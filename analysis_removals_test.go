@@ -150,7 +150,7 @@ func TestEmptiedDirectory(t *testing.T) {
 	c := ts.signIn("root", "all")
 	dir := filepath.Join(ts.datasets, "tiles")
 	makeTiles(t, dir, 2, 200)
-	makeTiles(t, filepath.Join(dir, `mount\ed`), 2, 1000) // d0 and d1 below the mount point
+	makeTiles(t, filepath.Join(dir, `mount\ed`), 2, 250) // d0 and d1 below the mount point
 	dataset := c.addDataset("tiles")
 	c.analyze(dataset, nil)
 	mount := filepath.Join(dir, `mount\ed`)
@@ -165,7 +165,7 @@ func TestEmptiedDirectory(t *testing.T) {
 		t.Errorf("%s", a.body)
 	}
 
-	if n := len(c.files(dataset)); n != 2200 {
+	if n := len(c.files(dataset)); n != 700 {
 		t.Errorf("%d rows", n)
 	}
 
@@ -173,7 +173,7 @@ func TestEmptiedDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if a := c.analyze(dataset, nil); counts(a) != [6]int{2200, 0, 0, 2200, 0, 0} || len(a.json["warnings"].([]any)) != 0 {
+	if a := c.analyze(dataset, nil); counts(a) != [6]int{700, 0, 0, 700, 0, 0} || len(a.json["warnings"].([]any)) != 0 {
 		t.Errorf("mounted: %s", a.body)
 	}
 
@@ -188,7 +188,7 @@ func TestEmptiedDirectory(t *testing.T) {
 		t.Errorf("two emptied: %s", a.body)
 	}
 
-	if a := c.analyze(dataset, map[string]bool{"force": true}); counts(a) != [6]int{200, 0, 0, 200, 2000, 0} || len(a.json["warnings"].([]any)) != 0 {
+	if a := c.analyze(dataset, map[string]bool{"force": true}); counts(a) != [6]int{200, 0, 0, 200, 500, 0} || len(a.json["warnings"].([]any)) != 0 {
 		t.Errorf("forced: %s", a.body)
 	}
 

@@ -387,7 +387,8 @@ func TestEmptiedWhileAnalysed(t *testing.T) {
 	}
 }
 
-// makeTiles makes dirs directories d0, d1, … of files small GeoTIFFs each.
+// makeTiles makes dirs directories d0, d1, … of files small GeoTIFFs each. Each has a place of its own, because each
+// analysis compares the contents of files at the same place.
 func makeTiles(t *testing.T, dir string, dirs, files int) {
 	t.Helper()
 	for d := range dirs {
@@ -397,7 +398,7 @@ func makeTiles(t *testing.T, dir string, dirs, files int) {
 		}
 
 		for f := range files {
-			content := geographicTIFF(float64(d%180), float64(f%80))
+			content := geographicTIFF(float64(d%180), float64(f%80)+float64(f/80%100)/100)
 			if err := os.WriteFile(filepath.Join(sub, fmt.Sprintf("t%d.tif", f)), content, 0o644); err != nil {
 				t.Fatal(err)
 			}

@@ -451,9 +451,11 @@ func breach(method, path string, a answer) string {
 			return err.Error()
 		}
 	}
-	var value any
-	if err := json.Unmarshal(a.body, &value); err != nil {
-		return err.Error()
+	var value any = a.json
+	if a.json == nil { // not an object, or in gzip
+		if err := json.Unmarshal(a.body, &value); err != nil {
+			return err.Error()
+		}
 	}
 	if code := a.text("code"); mediaType == "application/problem+json" && !slices.Contains(codes, code) {
 		return fmt.Sprintf("with status %d the code %s is not documented", a.status, code)

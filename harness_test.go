@@ -190,11 +190,17 @@ func makeTemplate() error {
 // newDatabase makes a database for one test and returns its URL. Its owner is no superuser.
 func newDatabase(t *testing.T) string {
 	t.Helper()
+	return copyDatabase(t, "cairn_template")
+}
+
+// copyDatabase makes a database for one test, a copy of one to which nobody is connected, and returns its URL.
+func copyDatabase(t *testing.T, source string) string {
+	t.Helper()
 	if err := suite.start(); err != nil {
 		t.Fatal(err)
 	}
 	name := fmt.Sprintf("cairn_test_%d", suite.databases.Add(1))
-	if err := asSuperuser(`CREATE DATABASE ` + name + ` OWNER cairn TEMPLATE cairn_template STRATEGY FILE_COPY`); err != nil {
+	if err := asSuperuser(`CREATE DATABASE ` + name + ` OWNER cairn TEMPLATE ` + source + ` STRATEGY FILE_COPY`); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { asSuperuser(`DROP DATABASE ` + name + ` WITH (FORCE)`) })

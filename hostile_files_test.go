@@ -105,7 +105,7 @@ func TestManyRowsGone(t *testing.T) {
 	makeTiles(t, filepath.Join(ts.datasets, "tiles"), 2, 10)
 	dataset := c.addDataset("tiles")
 	c.analyze(dataset, nil)
-	const n = 15_001
+	const n = 10_001
 	ts.exec(`INSERT INTO elevation_dataset_file_meta (dataset_id, path, size_bytes, modified_ns, status, reason, warnings, analyzed_at)
 		SELECT 1, 'd' || i % 3 || '/gone' || i, 1, 0, 'unsupported', 'x', '{}', now() FROM generate_series(1, $1::int) i`, n)
 	a := c.analyze(dataset, nil)
