@@ -6,9 +6,12 @@ import (
 	"crypto/cipher"
 	"crypto/sha512"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 )
 
@@ -77,9 +80,7 @@ func (c *console) doOnce(r *http.Request, f url.Values, do func() (formAnswer, e
 	// The action is done, or was refused, whether or not that can be stored.
 	answer, err := do()
 	if noteErr := c.note(r, sent, answer, err == nil); noteErr != nil {
-		c.core.log.Warn("answer to a form not stored",
-			"id", callerOf(r).requestID,
-			"error", noteErr)
+		c.core.log.Warn("answer to a form not stored", "id", callerOf(r).requestID, "error", noteErr)
 	}
 	return answer, err
 }
@@ -138,15 +139,12 @@ func (f *sentForm) begin(ctx context.Context, q querier) (stored []byte, isFirst
 	return found.Answer, false, err
 }
 
-// note stores the answer to a form, or deletes the row of a form that was refused.
+// note stores the answer to a form. The row of a form that was refused expires at once.
 func (c *console) note(r *http.Request, f *sentForm, answer formAnswer, isAccepted bool) error {
-	const store = `
+	const query = `
 		UPDATE form_answers
 		SET answer = $2,
-			expires_at = now() + interval '10 minutes'
-		WHERE id = $1`
-	const forget = `
-		DELETE FROM form_answers
+			expires_at = now() + $3::interval
 		WHERE id = $1`
 
 	ctx, cancel := lastMoment(r.Context())
@@ -155,16 +153,13 @@ func (c *console) note(r *http.Request, f *sentForm, answer formAnswer, isAccept
 		return err
 	}
 
+	lasts := 10 * time.Minute
 	if !isAccepted {
-		_, err := execute(ctx, c.core.db, "forget a form", forget, f.id)
-		return err
+		lasts = -time.Second
 	}
-
-	text, err := encodeJSON(answer)
-	if err != nil {
-		return err
-	}
-	_, err = execute(ctx, c.core.db, "store the answer to a form", store, f.id, f.cipher.Seal(nil, nil, text, nil))
+	text, _ := encodeJSON(answer) // text and lists of text: there is no error
+	_, err := execute(ctx, c.core.db, "store the answer to a form", query,
+		f.id, f.cipher.Seal(nil, nil, text, nil), lasts)
 	return err
 }
 
@@ -176,4 +171,48 @@ func (f *sentForm) decrypt(stored []byte) (answer formAnswer, err error) {
 	}
 	err = json.Unmarshal(text, &answer)
 	return answer, err
+}
+
+// keepForm returns err, the refusal of a request. If it is the 401 for a form whose session has
+// ended, the error page is the login page, which keeps the form's fields in its own field "form".
+// After the sign-in the browser sends them: see goOn. Passwords and codes are not kept.
+func (c *console) keepForm(rt route, w *responseWriter, r *http.Request, err error) error {
+	wrong, ok := errors.AsType[*problem](err)
+	hasEnded := ok && wrong.status == http.StatusUnauthorized
+	if !hasEnded || isRead(r) || w.page == nil {
+		return err
+	}
+
+	// The body may have been read already. Then it is in memory, and is read once more.
+	caller := callerOf(r)
+	caller.releaseBody()
+	release, bodyErr := receiveBody(w, r, caller.slots, min(rt.maxBody, large))
+	caller.releaseBody = release
+	f, formErr := readForm(r)
+	if bodyErr != nil || formErr != nil || caller.slots.acquirePool(r.Context()) != nil {
+		return err
+	}
+
+	maps.DeleteFunc(f, func(name string, _ []string) bool {
+		return name == "otp" || strings.HasSuffix(name, "password")
+	})
+	kept, _ := encodeJSON(f) // lists of text: there is no error
+
+	login := r.Clone(r.Context())
+	login.URL = &url.URL{Path: "/login"}
+	return c.refuse(w, login, url.Values{"next": {r.URL.Path}, "form": {string(kept)}}, c.loginPage, err)
+}
+
+// goOn answers a form of the login page whose sender is signed in now: the browser reads the page
+// in the field "next". If the login page has kept a form, the browser sends the same body there
+// (307), and readForm takes the kept form out of it.
+func (c *console) goOn(w http.ResponseWriter, f url.Values) error {
+	next := safeNext(f.Get("next"), c.core.cfg.baseURL)
+	if f.Get("form") == "" {
+		return goTo(w, next)
+	}
+
+	w.Header().Set("Location", next)
+	w.WriteHeader(http.StatusTemporaryRedirect)
+	return nil
 }

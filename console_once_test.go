@@ -170,3 +170,46 @@ func TestOnceIsBounded(t *testing.T) {
 		t.Errorf("%d expired rows are left", n)
 	}
 }
+
+// TestFormAfterItsSession: a form whose session has ended is kept on the login page, without passwords and codes, and
+// is sent after the sign-in, also with a second factor.
+func TestFormAfterItsSession(t *testing.T) {
+	t.Parallel()
+	clock := &testClock{}
+	ts := startTOTP(t, clock)
+	phone, _ := ts.signIn("root", "all").enrol(clock)
+	b := &browser{client: ts.client()}
+	form := "title=Hello&body=Line one\r\nL\u00e4nge <b>&severity=info&roles=&otp=123456&current_password=secret"
+
+	shown := b.shows(401, "POST", "/messages", form, "Your session has ended", `name="next" value="/messages"`, "Hello")
+	for _, secret := range []string{"123456", "secret"} {
+		if strings.Contains(shown, secret) {
+			t.Errorf("the page keeps %q", secret)
+		}
+	}
+	shown = b.shows(401, "POST", "/login", hiddenOn(t, shown, "/login")+"&username=root&password=wrong", "is wrong")
+	shown = b.shows(200, "POST", "/login", hiddenOn(t, shown, "/login")+"&username=root&password="+testPassword, "Code that")
+	clock.step()
+	login := hiddenOn(t, shown, "/login") + "&otp=" + phone.code(0)
+	a := b.page("POST", "/login", login)
+	if a.status != 307 || a.header.Get("Location") != "/messages" {
+		t.Fatalf("got %d to %q, want 307 to /messages\n%s", a.status, a.header.Get("Location"), a.body)
+	}
+	b.goes("/messages?done=saved", "/messages", login) // as a browser follows it
+	if n := ts.queryInt(`SELECT count(*) FROM system_messages WHERE title = 'Hello' AND body = E'Line one\nL\u00e4nge <b>'`); n != 1 {
+		t.Error("the announcement is not published as it was typed")
+	}
+
+	// A large text of a session that has ended arrives too. A form that Cairn cannot keep does no harm.
+	stale := b.cookie
+	b.goes("/login?done=out", "/logout", "")
+	b.cookie = stale
+	text := strings.Repeat("\U0001F600", 19_000)
+	shown = b.shows(401, "POST", "/messages", "title=Long&body="+text+"&severity=info&roles=", text)
+	if n := len(hiddenOn(t, shown, "/login")); n >= large {
+		t.Errorf("the login form has %d bytes", n)
+	}
+	b.shows(401, "POST", "/messages", rawForm+"%zz", "Your session has ended")
+	b.shows(401, "POST", "/account/name", rawForm+"form=%00null", "Your session has ended")
+	b.shows(401, "POST", "/account/name", "form=null", "Your session has ended")
+}

@@ -75,7 +75,7 @@ func pageRoutes(c *console) []route {
 		reads("/console/{file}", public,
 			c.getConsoleFile, light),
 		changes("POST /login", public,
-			c.loginForm, hashing, small),
+			c.loginForm, hashing, large),
 		changes("POST /logout", public,
 			c.logoutForm, quick, small),
 		changes("POST /messages/preview", adminSystemMessage,

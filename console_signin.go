@@ -70,7 +70,7 @@ func (c *console) loginForm(w http.ResponseWriter, r *http.Request) error {
 
 	err = c.accounts.finishLogin(w, r, found, password, err)
 	if err == nil {
-		return goTo(w, safeNext(f.Get("next"), c.core.cfg.baseURL))
+		return c.goOn(w, f)
 	}
 	if err != errOTPRequired || proof != nil {
 		return c.refuse(w, r, f, c.loginPage, err)

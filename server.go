@@ -360,6 +360,8 @@ func (s *server) call(rt route, w *responseWriter, r *http.Request) (err error) 
 		err = rt.handler(w, r)
 	} else if rt.path == verifyPath {
 		err = withLoginPage(r, err, s.core.cfg.baseURL)
+	} else {
+		err = s.console.keepForm(rt, w, r, err)
 	}
 	return s.accounts.auditRefusal(rt, r, err)
 }
