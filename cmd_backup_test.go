@@ -117,7 +117,10 @@ func TestBackupOfOtherHost(t *testing.T) {
 // connection string says how to verify them.
 func TestProgramConnection(t *testing.T) {
 	t.Parallel()
-	p := newOwnPostgres(t, "initdb", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C")
+	p := newOwnPostgres(t)
+	if err := makeDataDir(p.dir + "/data"); err != nil {
+		t.Fatal(err)
+	}
 	address := fmt.Sprintf("127.%d.%d.", 64+os.Getpid()>>8&127, os.Getpid()&255)
 	right, other := address+"1", address+"2"
 	p.listen = right + "," + other

@@ -43,9 +43,10 @@ const packageEnv = "TEST_CAIRN_PACKAGE"
 var suite struct {
 	dir       string
 	databases atomic.Int64
-	admin     *pgxpool.Pool // of the superuser
-	start     func() error  // starts the server once, with the migrated database that the others are copies of
-	stop      func() error  // nil until the server runs
+	initdb    func() (dir string, err error) // runs initdb once: the data directory that those of all servers are copies of
+	admin     *pgxpool.Pool                  // of the superuser
+	start     func() error                   // starts the server once, with the migrated database that the others are copies of
+	stop      func() error                   // nil until the server runs
 }
 
 // TestMain runs the suite. With one of these variables set, a test has started this process for another purpose.
@@ -82,6 +83,7 @@ func runSuite(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	os.Setenv("TMPDIR", suite.dir)
+	suite.initdb = sync.OnceValues(runInitdb)
 	suite.start = sync.OnceValue(func() error {
 		if err := startSuitePostgres(); err != nil {
 			return fmt.Errorf("start the suite's PostgreSQL: %w", err)
@@ -97,36 +99,59 @@ func runSuite(m *testing.M) (code int, err error) {
 	return code, err
 }
 
+// postgresAccount returns the OS user of the tests' PostgreSQL, which does not run as root.
+func postgresAccount() (serverAccount, error) {
+	if os.Geteuid() == 0 {
+		return accountOf(osuser.Lookup("postgres"))
+	}
+	return accountOf(osuser.Current())
+}
+
+// runInitdb makes a data directory. Without PostgreSQL's programs it returns an error.
+func runInitdb() (dir string, err error) {
+	programs, err1 := findServerPrograms("")
+	account, err2 := postgresAccount()
+	dir = filepath.Join(suite.dir, "initdb")
+	if err := errors.Join(err1, err2, os.Mkdir(dir, 0o700), os.Chown(dir, int(account.uid), -1)); err != nil {
+		return "", err
+	}
+
+	output, err := account.command(context.Background(), "/", filepath.Join(programs, "initdb"),
+		"-D", dir, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("initdb: %w\n%s", err, output)
+	}
+	return dir, nil
+}
+
+// makeDataDir makes the data directory of a server, a copy of the one that initdb has made.
+func makeDataDir(data string) error {
+	source, err1 := suite.initdb()
+	account, err2 := postgresAccount()
+	if err := errors.Join(err1, err2, os.Mkdir(data, 0o700), os.Chown(data, int(account.uid), -1)); err != nil {
+		return err
+	}
+
+	output, err := account.command(context.Background(), "/", "cp", "-r", source+"/.", data).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("cp: %w\n%s", err, output)
+	}
+	return nil
+}
+
 // startSuitePostgres starts the PostgreSQL of the suite. Without PostgreSQL's programs it returns an error, so that each
 // test that needs a database fails.
 func startSuitePostgres() error {
-	programs, err := findServerPrograms("")
-	if err != nil {
+	data := filepath.Join(suite.dir, "data")
+	programs, err1 := findServerPrograms("")
+	account, err2 := postgresAccount()
+	if err := errors.Join(err1, err2, makeDataDir(data)); err != nil {
 		return err
 	}
-	data := filepath.Join(suite.dir, "data")
-	attributes := &syscall.SysProcAttr{Setpgid: true}
-	if os.Getuid() == 0 { // PostgreSQL does not run as root
-		account, err := accountOf(osuser.Lookup("postgres"))
-		if err != nil {
-			return err
-		}
-		attributes.Credential = account.credential
-		if err := errors.Join(os.Mkdir(data, 0o700), os.Chown(data, int(account.uid), int(account.gid))); err != nil {
-			return err
-		}
-	}
 
-	initdb := exec.Command(filepath.Join(programs, "initdb"), "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
-	initdb.SysProcAttr, initdb.Dir = attributes, "/"
-	if output, err := initdb.CombinedOutput(); err != nil {
-		return fmt.Errorf("initdb: %w\n%s", err, output)
-	}
-
-	postgres := exec.Command(filepath.Join(programs, "postgres"), "-D", data, "-k", data, "-h", "",
+	postgres := account.command(context.Background(), "/", filepath.Join(programs, "postgres"), "-D", data, "-k", data, "-h", "",
 		"-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off", "-c", "jit=off", "-c", "max_connections=300",
 		"-c", "autovacuum=off", "-c", "max_wal_size=128MB", "-c", "wal_level=minimal", "-c", "max_wal_senders=0")
-	postgres.SysProcAttr, postgres.Dir = attributes, "/"
 	log, err := postgres.StderrPipe()
 	if err != nil {
 		return err

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	osuser "os/user"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -32,8 +31,8 @@ type ownPostgres struct {
 	cmd      *exec.Cmd
 }
 
-// newOwnPostgres makes a server's data directory, by initdb or by another program of PostgreSQL's.
-func newOwnPostgres(t *testing.T, program string, args ...string) *ownPostgres {
+// newOwnPostgres makes the folder of a server, without its data directory, which is p.dir+"/data".
+func newOwnPostgres(t *testing.T) *ownPostgres {
 	t.Helper()
 	programs, err1 := findServerPrograms("")
 	dir, err2 := os.MkdirTemp("", "cairn-own-")
@@ -45,14 +44,10 @@ func newOwnPostgres(t *testing.T, program string, args ...string) *ownPostgres {
 		p.kill()
 		os.RemoveAll(dir)
 	})
-	p.account, err1 = accountOf(osuser.Current())
-	if os.Geteuid() == 0 {
-		p.account, err1 = accountOf(osuser.Lookup("postgres"))
-	}
+	p.account, err1 = postgresAccount()
 	if err := errors.Join(err1, os.Chown(dir, int(p.account.uid), -1)); err != nil {
 		t.Fatal(err)
 	}
-	p.must(program, append(args, "-D", dir+"/data")...)
 	return p
 }
 
@@ -159,7 +154,10 @@ func (p *ownPostgres) sql(database string, statements ...string) {
 // startOwnPostgres starts a server with a database cairn. Unlike the one of the suite it loses no commit in a crash.
 func startOwnPostgres(t *testing.T, settings ...string) *ownPostgres {
 	t.Helper()
-	p := newOwnPostgres(t, "initdb", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C")
+	p := newOwnPostgres(t)
+	if err := makeDataDir(p.dir + "/data"); err != nil {
+		t.Fatal(err)
+	}
 	conf, err := os.OpenFile(p.dir+"/data/postgresql.auto.conf", os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -326,7 +324,8 @@ func TestDatabaseFrozen(t *testing.T) {
 func TestFailover(t *testing.T) {
 	t.Parallel()
 	primary := startOwnPostgres(t, "synchronous_standby_names = '*'", "synchronous_commit = local") // until there is a standby
-	standby := newOwnPostgres(t, "pg_basebackup", "-h", primary.dir, "-U", "postgres", "-R", "-X", "stream", "-c", "fast")
+	standby := newOwnPostgres(t)
+	standby.must("pg_basebackup", "-h", primary.dir, "-U", "postgres", "-R", "-X", "stream", "-c", "fast", "-D", standby.dir+"/data")
 	standby.start()
 	primary.sql("postgres", `ALTER SYSTEM SET synchronous_commit = 'on'`, `SELECT pg_reload_conf()`)
 	url := fmt.Sprintf("host=%s,%s user=cairn dbname=cairn", primary.dir, standby.dir)
