@@ -52,9 +52,7 @@ func TestOneRole(t *testing.T) {
 	rootPath := "/api/v1/users/" + root.must(200, "GET", mePath, nil).text("id")
 	manager.refused(403, "grant_exceeds_own", "DELETE", rootPath+"/roles/admin", nil)
 	root.refused(409, "last_administrator", "DELETE", rootPath+"/roles/admin", nil)
-	if n := x.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'user.roles' AND target = 'user:ada'`); n != 2 {
-		t.Errorf("%d changes of roles are audited", n)
-	}
+	check(t, "audited changes of roles", x.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'user.roles' AND target = 'user:ada'`), 2)
 }
 
 // TestEndOne: a manager of users ends one session or one API token of a user, and no other's.
@@ -117,9 +115,7 @@ func TestUnreadBy(t *testing.T) {
 	author.must(204, "DELETE", path+"?permanently=true", nil)
 	author.refused(404, "not_found", "GET", path, nil)
 	author.refused(404, "not_found", "DELETE", path+"?permanently=true", nil)
-	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'message.delete' AND before->>'title' = 'Read this'`); n != 1 {
-		t.Errorf("%d rows of the deletion", n)
-	}
+	check(t, "rows of the deletion", ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'message.delete' AND before->>'title' = 'Read this'`), 1)
 }
 
 // TestListsAsJSON: every listing command prints JSON, one object a line, with --json.

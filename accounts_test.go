@@ -96,9 +96,7 @@ func TestAPITokens(t *testing.T) {
 	anonymous.refused(401, "not_signed_in", "POST", "/api/v1/inbox/read-all", nil, basic("ada", secret))
 	anonymous.refused(401, "invalid_token", "GET", "/api/v1/datasets", nil, basic("ada", testPassword))
 	anonymous.refused(401, "invalid_token", "GET", "/api/v1/datasets", nil, basic("ada", c.token))
-	if n := ts.queryInt(`SELECT count(*) FROM api_tokens WHERE last_used_at > now() - interval '1 minute'`); n != 1 {
-		t.Error("the use of the token is not noted")
-	}
+	check(t, "tokens with a recent use", ts.queryInt(`SELECT count(*) FROM api_tokens WHERE last_used_at > now() - interval '1 minute'`), 1)
 
 	// An expired token does not keep its name.
 	ts.addToken("ada", "old", datasetRead)
@@ -136,12 +134,8 @@ func TestOthersCredentials(t *testing.T) {
 	ada, _ := ts.client().login("ada", testPassword)
 	script := ts.addToken("ada", "script", datasetRead)
 	path := "/api/v1/users/" + id
-	if n := len(manager.must(200, "GET", path+"/sessions", nil).items()); n != 1 {
-		t.Errorf("%d sessions", n)
-	}
-	if n := len(manager.must(200, "GET", path+"/tokens", nil).items()); n != 1 {
-		t.Errorf("%d tokens", n)
-	}
+	check(t, "sessions", len(manager.must(200, "GET", path+"/sessions", nil).items()), 1)
+	check(t, "tokens", len(manager.must(200, "GET", path+"/tokens", nil).items()), 1)
 	script.must(200, "GET", mePath, nil)
 	manager.must(204, "DELETE", path+"/tokens", nil)
 	script.refused(401, "invalid_token", "GET", mePath, nil)
@@ -451,9 +445,7 @@ func TestVerify(t *testing.T) {
 	c.refused(403, "permission_missing", "GET", verifyPath+"?permission=", nil)
 	c.refused(400, "unknown_parameter", "GET", verifyPath+"?role=only-ada", nil)
 	a = ts.client().refused(401, "not_signed_in", "GET", verifyPath, nil)
-	if challenges := strings.Join(a.header.Values("WWW-Authenticate"), ", "); challenges != "Bearer" {
-		t.Errorf("challenges: %q, want only Bearer", challenges)
-	}
+	check(t, "challenges", strings.Join(a.header.Values("WWW-Authenticate"), ", "), "Bearer")
 }
 
 // TestTokenCommands: the command line creates, lists and deletes API tokens and service accounts.
@@ -583,9 +575,7 @@ func TestKeyFileChanges(t *testing.T) {
 	if err := reload(id + " " + secret); err != nil {
 		t.Error(err)
 	}
-	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'audit.keys_changed'`); n != 1 {
-		t.Errorf("%d changes of keys in the audit log", n)
-	}
+	check(t, "changes of keys in the audit log", ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'audit.keys_changed'`), 1)
 
 	link := filepath.Join(t.TempDir(), "link")
 	if err := os.Symlink(path, link); err != nil {
@@ -667,12 +657,8 @@ func TestPruneKeepsSigner(t *testing.T) {
 	if len(after.keys) != 2 || after.keys[0].id != spent.id {
 		t.Errorf("after promote and prune %d keys, of which %s signs, want 2 and %s", len(after.keys), after.keys[0].id, spent.id)
 	}
-	if said := out.String(); said != "every key is needed\n" {
-		t.Errorf("prune says %q", said)
-	}
-	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'keys.prune'`); n != 0 {
-		t.Errorf("%d rows of the audit log tell of removed keys, want none", n)
-	}
+	check(t, "prune says", out.String(), "every key is needed\n")
+	check(t, "rows that tell of removed keys", ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'keys.prune'`), 0)
 }
 
 // TestReadInput: Ctrl-C ends a program that waits for input.

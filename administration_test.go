@@ -62,9 +62,8 @@ func TestAdministratorsAtOnce(t *testing.T) {
 				t.Errorf("round %d: statuses %v", round, statuses)
 			}
 		}
-		if won != 1 || !must(administratorExists(context.Background(), ts.db)) {
-			t.Fatalf("round %d: %v", round, statuses)
-		}
+		check(t, fmt.Sprintf("successes in round %d: %v", round, statuses), won, 1)
+		check(t, "an administrator is left", must(administratorExists(context.Background(), ts.db)), true)
 	}
 }
 
@@ -74,6 +73,10 @@ func TestAdministrationRefuses(t *testing.T) {
 	ts := startServer(t, nil)
 	root := ts.signIn("root", "all")
 	rootID := root.must(200, "GET", mePath, nil).text("id")
+	const states = `
+		SELECT (SELECT count(*) FROM users) * 1000000
+			+ (SELECT count(*) FROM roles) * 1000
+			+ (SELECT count(*) FROM user_roles)`
 	for _, bad := range []struct {
 		status       int
 		code         string
@@ -115,11 +118,9 @@ func TestAdministrationRefuses(t *testing.T) {
 		if bad.body != "" {
 			body = bad.body
 		}
-		state := ts.queryInt(`SELECT (SELECT count(*) FROM users) * 1000000 + (SELECT count(*) FROM roles) * 1000 + (SELECT count(*) FROM user_roles)`)
+		state := ts.queryInt(states)
 		root.refused(bad.status, bad.code, bad.method, "/api/v1"+bad.path, body)
-		if now := ts.queryInt(`SELECT (SELECT count(*) FROM users) * 1000000 + (SELECT count(*) FROM roles) * 1000 + (SELECT count(*) FROM user_roles)`); now != state {
-			t.Errorf("%s %s %s changed something", bad.method, bad.path, bad.body)
-		}
+		check(t, "state after "+bad.method+" "+bad.path+" "+bad.body, ts.queryInt(states), state)
 	}
 }
 
@@ -131,9 +132,7 @@ func TestPermissions(t *testing.T) {
 	for _, item := range root.must(200, "GET", "/api/v1/permissions", nil).items() {
 		listed = append(listed, item["name"].(string))
 	}
-	if !slices.Equal(listed, builtInNames()) {
-		t.Errorf("permissions: %v", listed)
-	}
+	check(t, "permissions", strings.Join(listed, " "), strings.Join(builtInNames(), " "))
 }
 
 // administration is a service with an administrator, a role Keeper and its holder ada.
@@ -151,9 +150,8 @@ func startAdministration(t *testing.T) *administration {
 	keeper := x.root.must(201, "POST", "/api/v1/roles", map[string]any{"name": "Keeper", "permissions": []string{datasetManage, datasetRead}})
 	created := x.root.must(201, "POST", "/api/v1/users", map[string]any{"username": "Ada", "email": "ada@example.org", "roles": []string{"keeper"}})
 	x.path, x.rolePath = created.header.Get("Location"), fmt.Sprint("/api/v1/roles/", keeper.number("id"))
-	if left := time.Until(must(time.Parse(time.RFC3339, created.text("expires_at")))); left < 71*time.Hour || left > 73*time.Hour {
-		t.Errorf("the first password's token is good for %v", left)
-	}
+	left := time.Until(must(time.Parse(time.RFC3339, created.text("expires_at"))))
+	check(t, "time of the first password's token", left.Round(2*time.Hour), 72*time.Hour)
 	ts.client().must(204, "POST", "/api/v1/auth/password-reset", map[string]string{"token": created.text("password_token"), "new_password": testPassword})
 	x.ada, _ = ts.client().login("ada@example.org", testPassword)
 	return x
@@ -168,22 +166,15 @@ func TestIfMatch(t *testing.T) {
 	tag := seen.header.Get("ETag")
 	ts.client().login("ada", testPassword) // a login leaves the ETag as it is
 	changed := root.do("PATCH", path, map[string]string{"display_name": "Ada L."}, "If-Match: "+tag)
-	if changed.status != 200 || changed.header.Get("ETag") != root.must(200, "GET", path, nil).header.Get("ETag") {
-		t.Errorf("%d %s", changed.status, changed.body)
-	}
+	check(t, "status of the change", changed.status, 200)
+	check(t, "ETag of the change", changed.header.Get("ETag"), root.must(200, "GET", path, nil).header.Get("ETag"))
 	for _, request := range [][2]string{{"PATCH", ""}, {"PUT", "/roles"}, {"DELETE", ""}} {
 		body := map[string]map[string]any{"PATCH": {"display_name": "lost"}, "PUT": {"roles": []string{}}}[request[0]]
-		if a := root.do(request[0], path+request[1], body, "If-Match: "+tag); a.status != 412 || a.text("code") != "stale" {
-			t.Errorf("%s: %d %s", request[0], a.status, a.body)
-		}
+		root.refused(412, "stale", request[0], path+request[1], body, "If-Match: "+tag)
 	}
-	if name := root.must(200, "GET", path, nil).text("display_name"); name != "Ada L." {
-		t.Error(name)
-	}
+	check(t, "display name", root.must(200, "GET", path, nil).text("display_name"), "Ada L.")
 	root.must(200, "PATCH", path, map[string]string{"email": ""})
-	if root.must(200, "GET", path, nil).json["email"] != nil {
-		t.Error("the e-mail address is still there")
-	}
+	check(t, "e-mail address", root.must(200, "GET", path, nil).json["email"], nil)
 }
 
 // TestPasswordTokenIsVoid: a password token is void once another is made, and once roles or status change.
@@ -224,9 +215,7 @@ func TestSameAccessVoidsNothing(t *testing.T) {
 	x.root.must(200, "PUT", x.path+"/roles", map[string]any{"roles": []string{"keeper", "keeper"}})
 	x.root.must(200, "PATCH", x.rolePath, map[string]any{"name": "keeper", "permissions": []string{datasetRead, datasetManage, datasetRead}})
 	x.ada.must(200, "GET", mePath, nil)
-	if n := x.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'user.roles'`); n != 0 {
-		t.Errorf("%d changes of roles are audited", n)
-	}
+	check(t, "audited changes of roles", x.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'user.roles'`), 0)
 	x.client().must(204, "POST", "/api/v1/auth/password-reset", map[string]string{"token": token, "new_password": testPassword})
 }
 
@@ -259,12 +248,9 @@ func TestRoleInUse(t *testing.T) {
 	root.refused(409, "role_in_use", "DELETE", role, nil)
 	secret := root.must(201, "POST", "/api/v1/system-messages", map[string]any{"title": "t", "body": "b", "roles": []string{"keeper"}, "include_new_users": true})
 	root.must(204, "DELETE", role+"?reassign=member", nil)
-	if roles := root.must(200, "GET", path, nil).json["roles"]; fmt.Sprint(roles) != "[member]" {
-		t.Error(roles)
-	}
-	if a := root.must(200, "GET", fmt.Sprintf("/api/v1/system-messages/%d", secret.number("id")), nil); a.number("recipients") != 0 {
-		t.Errorf("what was for keepers is now for %s", a.body)
-	}
+	check(t, "roles", fmt.Sprint(root.must(200, "GET", path, nil).json["roles"]), "[member]")
+	message := root.must(200, "GET", fmt.Sprintf("/api/v1/system-messages/%d", secret.number("id")), nil)
+	check(t, "recipients of the message for keepers", message.number("recipients"), 0)
 }
 
 // TestNamesAreNotReused: nobody gets the name of a deleted user, or a former name of a user.
@@ -295,17 +281,14 @@ func TestAdministrationIsAudited(t *testing.T) {
 	root.must(200, "PATCH", x.path, map[string]string{"username": "countess"})
 	root.must(204, "DELETE", x.path, nil)
 	for _, action := range []string{"role.create", "user.create", "password.reset", "user.update", "user.password_reset", "user.roles", "role.update", "role.delete", "user.delete", "request.refused"} {
-		if items := root.must(200, "GET", "/api/v1/audit?action="+action, nil).items(); len(items) == 0 {
-			t.Errorf("no %s in the audit log", action)
-		}
+		items := root.must(200, "GET", "/api/v1/audit?action="+action, nil).items()
+		check(t, "the audit log has "+action, len(items) > 0, true)
 	}
-	found := root.must(200, "GET", "/api/v1/audit?actor=root&target=user:countess", nil).items()
-	if len(found) != 1 || found[0]["action"] != "user.delete" || found[0]["before"].(map[string]any)["username"] != "countess" {
-		t.Error(found)
-	}
-	if items := root.must(200, "GET", "/api/v1/audit?until=2020-01-01T00:00:00Z", nil).items(); len(items) != 0 {
-		t.Error(items)
-	}
+	found := onlyItem(t, "rows about countess", root.must(200, "GET", "/api/v1/audit?actor=root&target=user:countess", nil).items())
+	check(t, "action", found["action"], "user.delete")
+	check(t, "name before", found["before"].(map[string]any)["username"], "countess")
+	old := root.must(200, "GET", "/api/v1/audit?until=2020-01-01T00:00:00Z", nil).items()
+	check(t, "rows until 2020", len(old), 0)
 }
 
 // TestApproval: a registered user waits until somebody with user.manage approves the account.
@@ -316,9 +299,8 @@ func TestApproval(t *testing.T) {
 	id := ts.client().must(201, "POST", "/api/v1/auth/register", map[string]string{"username": "ada", "password": testPassword}).text("id")
 	credentials := map[string]string{"username": "ada", "password": testPassword}
 	ts.client().refused(403, "account_pending", "POST", "/api/v1/auth/login", credentials)
-	if items := manager.must(200, "GET", "/api/v1/users?status=pending", nil).items(); len(items) != 1 || items[0]["id"] != id {
-		t.Error(items)
-	}
+	pending := onlyItem(t, "pending users", manager.must(200, "GET", "/api/v1/users?status=pending", nil).items())
+	check(t, "pending user", pending["id"], any(id))
 	manager.must(200, "PATCH", "/api/v1/users/"+id, map[string]string{"status": "active"})
 	ts.client().must(200, "POST", "/api/v1/auth/login", credentials)
 }
@@ -363,21 +345,16 @@ func TestListUsers(t *testing.T) {
 				cursor = "&cursor=" + a.text("next_cursor")
 			}
 
-			if len(names) != want {
-				t.Errorf("%d users, want %d", len(names), want)
-			}
-			if !slices.IsSorted(names) || len(slices.Compact(names)) != want {
-				t.Errorf("not in the order of names, each once: %v", names)
-			}
+			check(t, "users", len(names), want)
+			check(t, fmt.Sprint("sorted: ", names), slices.IsSorted(names), true)
+			check(t, "different users", len(slices.Compact(names)), want)
 		})
 	}
 
 	root.refused(400, "unknown_parameter", "GET", "/api/v1/users?sort=-created_at", nil)
 	root.refused(422, "invalid", "GET", "/api/v1/users?role=nobody", nil)
 	indexes := `SELECT count(*) FROM pg_indexes WHERE indexname IN ('users_created_at_id_idx', 'users_last_login_at_id_idx')`
-	if n := ts.queryInt(indexes); n != 0 {
-		t.Errorf("%d indexes of orders that do not exist", n)
-	}
+	check(t, "indexes of orders that do not exist", ts.queryInt(indexes), 0)
 }
 
 // auditHarms returns statements that tamper with ten rows and their seals, and what is found then: by "cairn audit
@@ -423,13 +400,12 @@ func TestAuditSeals(t *testing.T) {
 	first.sealedUpTo(10)
 	said, status := first.verify()
 	head := headOf(said)
-	if status != 0 || !strings.HasPrefix(head, "10:") || !strings.Contains(said, "their seal: 0") {
-		t.Fatal(said, status)
-	}
+	check(t, "status before", status, 0)
+	check(t, "seals before", strings.Split(head, ":")[0], "10")
+	checkHas(t, "verify before", said, "their seal: 0")
 	for _, statement := range []string{`UPDATE audit_log SET actor = ''`, `DELETE FROM audit_log`, `TRUNCATE audit_log`, `UPDATE audit_seals SET kid = ''`, `DELETE FROM audit_seals`, `TRUNCATE audit_seals`} {
-		if _, err := first.db.Exec(t.Context(), statement); err == nil || !strings.Contains(err.Error(), "can only be added") {
-			t.Errorf("%s: %v", statement, err)
-		}
+		_, err := first.db.Exec(t.Context(), statement)
+		checkError(t, statement, err, "can only be added")
 	}
 	first.stop() // its database is copied, and nothing is sealed meanwhile
 
@@ -446,20 +422,14 @@ func TestAuditSeals(t *testing.T) {
 			change(t, ts.env, `ALTER TABLE audit_log DISABLE TRIGGER USER; ALTER TABLE audit_seals DISABLE TRIGGER USER; `+test.harm+
 				`; ALTER TABLE audit_log ENABLE TRIGGER USER`)
 
-			same := func(what string, got, want any) {
-				t.Helper()
-				if got != want {
-					t.Errorf("%s: got %v, want %v", what, got, want)
-				}
-			}
 			rows := 0
 			if test.verified != "" {
 				rows = 1
 			}
 			for _, want := range []int{3 * rows, 0} {
 				said, status := ts.verify()
-				same("status", status, want)
-				same("the finding is printed in "+said, strings.Contains(said, test.verified), true)
+				check(t, "status", status, want)
+				checkHas(t, "the finding", said, test.verified)
 			}
 			err = connect(t.Context(), cfg, func(d *database) error {
 				z := sealer{}
@@ -472,7 +442,7 @@ func TestAuditSeals(t *testing.T) {
 					}
 					if len(found) > 0 {
 						rows++
-						same("found when sealing", strings.Join(found, ";"), test.sealed)
+						check(t, "found when sealing", strings.Join(found, ";"), test.sealed)
 					}
 				}
 				return nil
@@ -481,13 +451,13 @@ func TestAuditSeals(t *testing.T) {
 				t.Fatal(err)
 			}
 			said, status := ts.verify()
-			same("status after sealing", status, 0)
-			same("what sealing found is printed in "+said, strings.Contains(said, test.sealed), true)
-			same("breaks are printed in "+said, strings.Contains(said, "Z: "), rows > 0)
+			check(t, "status after sealing", status, 0)
+			checkHas(t, "what sealing found", said, test.sealed)
+			check(t, "breaks are printed in "+said, strings.Contains(said, "Z: "), rows > 0)
 			_, status = ts.verify("--head", head)
-			same("status with the old head", status, min(3*rows, 3))
+			check(t, "status with the old head", status, min(3*rows, 3))
 			_, status = ts.verify("--head", headOf(said))
-			same("status with the new head", status, 0)
+			check(t, "status with the new head", status, 0)
 		})
 	}
 }
@@ -511,47 +481,41 @@ func TestAuditRetention(t *testing.T) {
 	}
 	sealed(10)
 	said, err := ts.command("audit", "verify")
-	if err != nil || !strings.Contains(said, "head 10:") {
-		t.Fatal(said, err)
-	}
+	check(t, "error of verify", err, nil)
+	checkHas(t, "verify", said, "head 10:")
 	var middle time.Time
 	if err := ts.db.QueryRow(ctx, `SELECT at FROM audit_log WHERE id = 6`).Scan(&middle); err != nil {
 		t.Fatal(err)
 	}
 	for i, want := range []int64{5, 0} {
 		removed, found, err := pruneAudit(ctx, ts.db, ts.keys.Load(), middle)
-		if err != nil || found != nil || removed != want {
-			t.Fatal(removed, err)
-		}
+		check(t, "error of pruning", err, nil)
+		check(t, "findings of pruning", len(found), 0)
+		check(t, "removed rows", removed, want)
 		sealed(11 + i)
-		if _, err := ts.command("audit", "verify"); err != nil {
-			t.Error(err)
-		}
+		_, err = ts.command("audit", "verify")
+		check(t, "error of verify after pruning", err, nil)
 	}
 	// A row that retention deleted cannot be put back with another content.
 	const forged = `INSERT INTO audit_log (id, actor, credential, address, request_id, action, target) OVERRIDING SYSTEM VALUE SELECT min(audit_id), 'root', '', '', '', 'forged', '' FROM audit_seals`
 	ts.exec(forged)
 	ts.exec(`DELETE FROM audit_unsealed`)
-	if said, status := ts.verify(); status != 3 || !strings.Contains(said, "the row is in the place of one that retention deleted") {
-		t.Error(said, status)
-	}
+	said, status := ts.verify()
+	check(t, "status with a forged row", status, 3)
+	checkHas(t, "verify with a forged row", said, "the row is in the place of one that retention deleted")
 	sealed(13) // the row of the break
 	for _, statement := range []string{`ALTER TABLE audit_log DISABLE TRIGGER USER`, `DELETE FROM audit_log WHERE action = 'forged'`, `ALTER TABLE audit_log ENABLE TRIGGER USER`} {
 		ts.exec(statement)
 	}
-	if said, err = ts.command("audit", "prune", "--before", "2999-01-01"); err != nil || said != "removed 8 rows from the audit log\n" {
-		t.Error(said, err)
-	}
+	said, err = ts.command("audit", "prune", "--before", "2999-01-01")
+	check(t, "error of prune", err, nil)
+	check(t, "prune", said, "removed 8 rows from the audit log\n")
 	sealed(14)
-	if said, err = ts.command("audit", "verify"); err != nil {
-		t.Error(said, err)
-	}
-	if _, err := ts.command("audit", "verify", "--head", "10:00"); err == nil {
-		t.Error("a head that never was is accepted")
-	}
-	if n := ts.queryInt(`SELECT count(*) FROM audit_log`); n != 1 {
-		t.Errorf("%d rows are left", n)
-	}
+	_, err = ts.command("audit", "verify")
+	check(t, "error of verify after prune", err, nil)
+	_, err = ts.command("audit", "verify", "--head", "10:00")
+	check(t, "a head that never was is accepted", err == nil, false)
+	check(t, "rows that are left", ts.queryInt(`SELECT count(*) FROM audit_log`), 1)
 }
 
 // TestAccountCommands: the operator's commands work while the service runs. They follow the same rules and are audited.
@@ -571,20 +535,16 @@ func TestAccountCommands(t *testing.T) {
 	}
 	bad := func(want string, args ...string) {
 		t.Helper()
-		if said, err := ts.command(args...); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v: %s %v, want %q", args, said, err, want)
-		}
+		_, err := ts.command(args...)
+		checkError(t, strings.Join(args, " "), err, want)
 	}
-	if said := good("role", "create", "keeper", "--permissions", datasetManage+","+datasetRead, "--description", "Keeps files"); said != "keeper\tdataset.read,dataset.manage\tKeeps files\n" {
-		t.Error(said)
-	}
+	said := good("role", "create", "keeper", "--permissions", datasetManage+","+datasetRead, "--description", "Keeps files")
+	check(t, "created role", said, "keeper\tdataset.read,dataset.manage\tKeeps files\n")
 	bad("TITLE is missing", "message", "send", "--severity", "critical")
 	bad("there is no permission", "role", "edit", "keeper", "--permissions", "all")
 	good("role", "edit", "keeper", "--permissions", datasetManage)
 	bad("The role admin cannot be removed or changed", "role", "edit", "admin", "--permissions", "")
-	if said := good("user", "set-roles", "ada", "keeper,member"); said != "ada\tactive\tkeeper,member\n" {
-		t.Error(said)
-	}
+	check(t, "roles of ada", good("user", "set-roles", "ada", "keeper,member"), "ada\tactive\tkeeper,member\n")
 	ada.refused(401, "invalid_token", "GET", mePath, nil) // with dataset.manage ada has gained something
 	ada, _ = ada.login("ada", testPassword)
 	waitFor(t, "the service to hear of it", func() bool {
@@ -610,20 +570,15 @@ func TestAccountCommands(t *testing.T) {
 	ts.exec(`UPDATE users SET email = 'boss@example.org' WHERE username = 'ada'`)
 	bad("there is no user", "user", "set-roles", "boss@example.org", "admin")
 	var shown user
-	if err := json.Unmarshal([]byte(good("user", "show", "ada", "--json")), &shown); err != nil || shown.Username != "ada" || fmt.Sprint(shown.Roles) != "[member]" {
-		t.Error(shown, err)
-	}
-	if said := good("user", "list"); said != "ada\tactive\tmember\nadmin\tactive\tadmin\nroot\tactive\tadmin\n" {
-		t.Errorf("%q", said)
-	}
-	if said := good("role", "list"); !strings.HasPrefix(said, "admin\t"+strings.Join(builtInNames(), ",")) {
-		t.Error(said)
-	}
+	check(t, "error of the JSON", json.Unmarshal([]byte(good("user", "show", "ada", "--json")), &shown), nil)
+	check(t, "shown name", shown.Username, "ada")
+	check(t, "shown roles", fmt.Sprint(shown.Roles), "[member]")
+	check(t, "users", good("user", "list"), "ada\tactive\tmember\nadmin\tactive\tadmin\nroot\tactive\tadmin\n")
+	checkHas(t, "roles", good("role", "list"), "admin\t"+strings.Join(builtInNames(), ","))
 	good("user", "delete", "ada")
 	root.refused(404, "not_found", "GET", path, nil)
-	if items := root.must(200, "GET", "/api/v1/audit?actor=operator&credential=command+line", nil).items(); len(items) < 10 {
-		t.Errorf("%d rows", len(items))
-	}
+	items := root.must(200, "GET", "/api/v1/audit?actor=operator&credential=command+line", nil).items()
+	check(t, "at least ten rows of the operator", len(items) >= 10, true)
 }
 
 // command runs a command of the program on the database of a service.
@@ -645,18 +600,12 @@ func TestRefusalsAreBounded(t *testing.T) {
 	for range 40 {
 		reader.refused(403, "permission_missing", "GET", "/api/v1/users", nil)
 	}
-	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'request.refused'`); n != 20 {
-		t.Errorf("%d rows", n)
-	}
+	check(t, "rows of refusals", ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'request.refused'`), 20)
 	if err := ts.accounts.failures.flush(context.Background(), ts.db); err != nil {
 		t.Fatal(err)
 	}
-	if n := ts.queryInt(`SELECT (after ->> 'more')::int FROM audit_log WHERE action = 'request.refused' AND actor = 'cairn'`); n != 23 {
-		t.Errorf("%d more", n)
-	}
-	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'request.refused' AND credential = $1`, "session:"+reader.credentialID()); n != 21 {
-		t.Errorf("%d rows name the credential", n)
-	}
+	check(t, "further refusals", ts.queryInt(`SELECT (after ->> 'more')::int FROM audit_log WHERE action = 'request.refused' AND actor = 'cairn'`), 23)
+	check(t, "rows that name the credential", ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'request.refused' AND credential = $1`, "session:"+reader.credentialID()), 21)
 }
 
 // TestTokenRacesDisable: a request for an API token fails if its owner is disabled meanwhile. A request to change
@@ -683,15 +632,11 @@ func TestTokenRacesDisable(t *testing.T) {
 		if err := tx.Commit(ctx); err != nil {
 			t.Fatal(err)
 		}
-		if a := <-late; a.status != 401 {
-			t.Errorf("%s: %d %s", path, a.status, a.body)
-		}
+		check(t, "status of "+path, (<-late).status, 401)
 	}
 	race("ada", "POST", "/api/v1/auth/tokens", map[string]any{"name": "late", "permissions": []string{datasetRead}, "current_password": testPassword})
 	race("bob", "PATCH", "/api/v1/auth/me", map[string]any{"email": "late@example.org", "current_password": testPassword})
-	if n := ts.queryInt(`SELECT count(*) FROM api_tokens`) + ts.queryInt(`SELECT count(*) FROM users WHERE email = 'late@example.org'`); n != 0 {
-		t.Error("something was made for a disabled user")
-	}
+	check(t, "tokens and addresses of disabled users", ts.queryInt(`SELECT count(*) FROM api_tokens`)+ts.queryInt(`SELECT count(*) FROM users WHERE email = 'late@example.org'`), 0)
 }
 
 // TestAdminNameRetired: if the first administrator was deleted before the first login, the service still starts, and the
@@ -704,8 +649,6 @@ func TestAdminNameRetired(t *testing.T) {
 	}
 	ts.stop()
 	ts = startServer(t, nil, ts.env...)
-	if !strings.Contains(ts.log.String(), "no administrator can sign in") {
-		t.Error("the log does not say so")
-	}
+	checkHas(t, "log", ts.log.String(), "no administrator can sign in")
 	ts.client().must(200, "GET", "/health", nil)
 }

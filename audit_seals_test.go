@@ -127,9 +127,7 @@ func TestCutEnd(t *testing.T) {
 	one.remembers(total)
 	two.remembers(total)
 	said, _ := one.verify()
-	if value := metric(); value != "0" {
-		t.Errorf("the metric is %s", value)
-	}
+	check(t, "the metric", metric(), "0")
 
 	change(t, one.env, cutRows)
 	one.brokenAt(total+1, headOf(said))
@@ -138,9 +136,7 @@ func TestCutEnd(t *testing.T) {
 	one.remembers(total + 2)
 	two.remembers(total + 2)
 	one.brokenAt(total+1, headOf(said))
-	if value := metric(); value != "1" {
-		t.Errorf("the metric is %s", value)
-	}
+	check(t, "the metric", metric(), "1")
 	logged := strings.Count(one.log.String()+two.log.String(), "break of the audit log found")
 	if want := fmt.Sprintf("the seals 9 to %d are missing", total); logged != 1 || !strings.Contains(one.log.String()+two.log.String(), want) {
 		t.Errorf("%d errors in the log, want one with %q", logged, want)
@@ -206,9 +202,7 @@ func TestSealerIsNoOracle(t *testing.T) {
 	ts.cutTail(3)
 	ts.brokenAt(10, headOf(said))
 	ts.sees("the seals 4 to 9 are missing")
-	if n := ts.queryInt(`SELECT count(*) FROM audit_seals WHERE seq BETWEEN 4 AND 9`); n != 0 {
-		t.Errorf("%d numbers of lost seals are used again", n)
-	}
+	check(t, "numbers of lost seals that are used again", ts.queryInt(`SELECT count(*) FROM audit_seals WHERE seq BETWEEN 4 AND 9`), 0)
 }
 
 // TestForgedBreak: a row that says that a break is known, made by somebody without the key, hides no break, and neither
@@ -248,9 +242,7 @@ func TestForgedBreak(t *testing.T) {
 			t.Errorf("status %d, want %d: %s", status, want, said)
 		}
 	}
-	if n := ts.breaks(); n != 8 {
-		t.Errorf("%d rows that tell of breaks", n)
-	}
+	check(t, "rows that tell of breaks", ts.breaks(), 8)
 }
 
 // sealMAC returns the MAC of a seal in hex.
@@ -359,9 +351,7 @@ func TestChosenPredecessor(t *testing.T) {
 			t.Errorf("status %d, want %d: %s", status, want, said)
 		}
 	}
-	if n := ts.breaks(); n != 1 {
-		t.Errorf("%d rows that tell of breaks", n)
-	}
+	check(t, "rows that tell of breaks", ts.breaks(), 1)
 }
 
 // TestSealerSeesLateCut: rows that are made to wait again by hand after the sealer has looked for a break, and before it
@@ -459,9 +449,7 @@ func TestSealsOfUnknownKey(t *testing.T) {
 	}
 	ts.auditRows(1)
 	waitFor(t, "all seals", func() bool { return ts.queryInt(`SELECT count(*) FROM audit_unsealed`) == 0 })
-	if n := ts.breaks(); n != 0 {
-		t.Errorf("%d breaks", n)
-	}
+	check(t, "breaks", ts.breaks(), 0)
 	if said, status := ts.verify(); status != 3 || !strings.Contains(said, "the key file has no key") {
 		t.Error(said, status)
 	}

@@ -32,9 +32,7 @@ func TestTalliedFailures(t *testing.T) {
 	for range 2 * maxTallies {
 		ts.accounts.failures.add(tally{action: "test", target: newKeyLine()}, 1)
 	}
-	if n := len(ts.accounts.failures.counts); n != maxTallies+1 {
-		t.Errorf("%d kinds", n)
-	}
+	check(t, "kinds", len(ts.accounts.failures.counts), maxTallies+1)
 }
 
 // TestTalliesOfActions: a flood of one action does not make another lose its user and credential.
@@ -46,9 +44,7 @@ func TestTalliesOfActions(t *testing.T) {
 	}
 	token := tally{action: "token.refused", target: "user:ada", credential: "token:1"}
 	c.add(token, 1)
-	if n := c.counts[token]; n != 1 {
-		t.Errorf("the token's refusals: got %d, want 1", n)
-	}
+	check(t, "refusals of the token", c.counts[token], 1)
 	if n := c.counts[tally{action: "password_token.refused"}]; n != maxTallies {
 		t.Errorf("further refusals of password tokens: got %d, want %d", n, maxTallies)
 	}
@@ -61,9 +57,7 @@ func TestTalliesAtTheEnd(t *testing.T) {
 	ts.accounts.failures.add(tally{action: "verify.refused", target: "user:ada"}, 7)
 	ts.stop()
 	two := startServer(t, nil, ts.env...)
-	if n := two.queryInt(`SELECT (after ->> 'attempts')::int FROM audit_log WHERE action = 'verify.refused'`); n != 7 {
-		t.Errorf("%d are stored", n)
-	}
+	check(t, "stored attempts", two.queryInt(`SELECT (after ->> 'attempts')::int FROM audit_log WHERE action = 'verify.refused'`), 7)
 }
 
 // TestKeyChangeIsAudited: an instance that starts or reloads with other keys leaves a row.
@@ -76,17 +70,13 @@ func TestKeyChangeIsAudited(t *testing.T) {
 	if err = errors.Join(err, os.WriteFile(file, append(old, added...), 0o600), ts.operations.reloadKeys(context.Background())); err != nil {
 		t.Fatal(err)
 	}
-	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'audit.keys_changed'`); n != 1 {
-		t.Errorf("%d rows after a reload", n)
-	}
+	check(t, "rows after a reload", ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'audit.keys_changed'`), 1)
 	ts.stop()
 	if err := os.WriteFile(file, append([]byte(added), old...), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	two := startServer(t, nil, ts.env...)
-	if n := two.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'audit.keys_changed'`); n != 2 {
-		t.Errorf("%d rows after a start with another signer", n)
-	}
+	check(t, "rows after a start with another signer", two.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'audit.keys_changed'`), 2)
 }
 
 // TestKeyChangeOfTwoInstances: a change of the keys leaves one row, although each instance loads it, and also after a
@@ -97,9 +87,7 @@ func TestKeyChangeOfTwoInstances(t *testing.T) {
 	changes := func() int {
 		return one.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'audit.keys_changed'`)
 	}
-	if n := changes(); n != 0 {
-		t.Errorf("%d rows before a change", n)
-	}
+	check(t, "rows before a change", changes(), 0)
 	old, err := os.ReadFile(one.cfg.keysPath())
 	if err != nil {
 		t.Fatal(err)
@@ -115,7 +103,5 @@ func TestKeyChangeOfTwoInstances(t *testing.T) {
 	}
 	two.stop()
 	startServer(t, nil, two.env...)
-	if n := changes(); n != 2 {
-		t.Errorf("%d rows after a restart", n)
-	}
+	check(t, "rows after a restart", changes(), 2)
 }

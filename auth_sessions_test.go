@@ -20,20 +20,14 @@ func TestRefreshRotation(t *testing.T) {
 	if second == "" || second == first {
 		t.Fatal("no new cookie")
 	}
-	if again := refreshCookieOf(c.refresh(first)); again != second {
-		t.Error("within the grace period the successor must be the same")
-	}
+	check(t, "successor within the grace period", refreshCookieOf(c.refresh(first)), second)
 	third := refreshCookieOf(c.refresh(second))
 	if third == "" {
 		t.Fatal("no third cookie")
 	}
-	if again := refreshCookieOf(c.refresh(first)); again != third {
-		t.Error("two generations old, within the grace period: the successor must be the current one")
-	}
+	check(t, "successor of two generations ago, within the grace period", refreshCookieOf(c.refresh(first)), third)
 	ts.exec(`UPDATE sessions SET burst_began_at = now() - interval '11 seconds'`)
-	if again := refreshCookieOf(c.refresh(second)); again != third {
-		t.Error("what was replaced last has a grace period of its own")
-	}
+	check(t, "successor of the generation that was replaced last", refreshCookieOf(c.refresh(second)), third)
 	a := c.refresh(first)
 	if a.status != 401 || a.text("code") != "refresh_token_reused" || !strings.Contains(a.header.Get("Set-Cookie"), "Max-Age=0") {
 		t.Errorf("two generations old, after the grace period: %s", a.body)
@@ -82,9 +76,7 @@ func TestParallelRefresh(t *testing.T) {
 			t.Errorf("got %q and %q", successor, successors[0])
 		}
 	}
-	if n := ts.queryInt(`SELECT generation FROM sessions`); n != 2 {
-		t.Errorf("generation %d, want 2", n)
-	}
+	check(t, "generation", ts.queryInt(`SELECT generation FROM sessions`), 2)
 }
 
 // TestRefreshBurst: a generation that a burst of refreshes has replaced is valid until the grace period
@@ -131,9 +123,7 @@ func TestRefreshBurst(t *testing.T) {
 		}
 		c.refused(401, "invalid_token", "GET", mePath, nil)
 	}
-	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'session.refresh_token_reused'`); n != 2 {
-		t.Errorf("%d audit rows", n)
-	}
+	check(t, "audit rows", ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'session.refresh_token_reused'`), 2)
 }
 
 // TestBurstAfterLogin: the login is not the beginning of a burst. Who refreshes three times 8 seconds after it may show

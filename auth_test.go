@@ -25,11 +25,15 @@ func TestLogoutNamesItsActor(t *testing.T) {
 	c, cookie := ts.client().login("ada", testPassword)
 	session := c.credentialID()
 	ts.client().must(204, "POST", "/api/v1/auth/logout", nil, "Cookie: __Host-cairn_refresh="+cookie)
-	n := ts.queryInt(`SELECT count(*) FROM audit_log
-		WHERE action = 'session.logout' AND actor = 'ada' AND actor_id = $1 AND credential = 'session:' || $2 AND target = 'user:ada'`, id, session)
-	if n != 1 {
-		t.Errorf("%d rows of the logout", n)
-	}
+	const logouts = `
+		SELECT count(*)
+		FROM audit_log
+		WHERE action = 'session.logout'
+			AND actor = 'ada'
+			AND actor_id = $1
+			AND credential = 'session:' || $2
+			AND target = 'user:ada'`
+	check(t, "rows of the logout", ts.queryInt(logouts, id, session), 1)
 }
 
 // TestAccounts follows a user from registration to logout.
@@ -39,9 +43,10 @@ func TestAccounts(t *testing.T) {
 	c := ts.client()
 	const register = "/api/v1/auth/register"
 	a := c.must(201, "POST", register, map[string]string{"username": "Ada", "password": testPassword, "email": "Ada@Example.org", "display_name": "Ada L."})
-	if a.text("username") != "ada" || a.text("email") != "ada@example.org" || a.text("status") != "active" || strings.Contains(string(a.body), "password") {
-		t.Errorf("registered: %s", a.body)
-	}
+	check(t, "registered name", a.text("username"), "ada")
+	check(t, "registered address", a.text("email"), "ada@example.org")
+	check(t, "status", a.text("status"), "active")
+	checkLacks(t, "registered", string(a.body), "password")
 	c.refused(409, "username_taken", "POST", register, map[string]string{"username": "aDA", "password": testPassword})
 	c.refused(409, "email_taken", "POST", register, map[string]string{"username": "ada2", "password": testPassword, "email": "ADA@example.org"})
 
@@ -49,45 +54,34 @@ func TestAccounts(t *testing.T) {
 	c.login("ada@EXAMPLE.org", testPassword)
 	me := signedIn.must(200, "GET", "/api/v1/auth/me", nil)
 	credential := me.json["credential"].(map[string]any)
-	expires, err := time.Parse(time.RFC3339, credential["expires_at"].(string))
-	if left := time.Until(expires); err != nil || left < 8*time.Hour-time.Minute || left > 8*time.Hour {
-		t.Errorf("the access token is good for %v", left)
-	}
-	if me.text("username") != "ada" || len(me.json["permissions"].([]any)) != 2 || me.json["roles"].([]any)[0] != "member" {
-		t.Errorf("me: %s", me.body)
-	}
+	left := time.Until(must(time.Parse(time.RFC3339, credential["expires_at"].(string))))
+	check(t, "hours of the access token", left.Round(time.Minute), 8*time.Hour)
+	check(t, "my name", me.text("username"), "ada")
+	check(t, "my permissions", len(me.json["permissions"].([]any)), 2)
+	check(t, "my role", me.json["roles"].([]any)[0], "member")
 
 	login := func(name, password string) answer {
 		return c.do("POST", "/api/v1/auth/login", map[string]string{"username": name, "password": password})
 	}
 	wrong, unknown := login("ada", "wrong password"), login("nobody", testPassword)
 	wrong.json["request_id"], unknown.json["request_id"] = "", ""
+	check(t, "status of a wrong password", wrong.status, 401)
+	check(t, "status of an unknown user", unknown.status, 401)
 	for key := range wrong.json {
-		if wrong.json[key] != unknown.json[key] || wrong.status != 401 || unknown.status != 401 {
-			t.Errorf("a wrong password and an unknown user differ: %s, %s", wrong.body, unknown.body)
-		}
+		check(t, key+" of a wrong password, and of an unknown user", wrong.json[key], unknown.json[key])
 	}
 	ts.exec(`UPDATE users SET status = 'disabled' WHERE username = 'ada'`)
-	if a := login("ada", "wrong password"); a.text("code") != "invalid_credentials" {
-		t.Errorf("disabled is told without the password: %s", a.body)
-	}
-	if a := login("ada", testPassword); a.status != 403 || a.text("code") != "account_disabled" {
-		t.Errorf("disabled: %s", a.body)
-	}
-	if a := c.refresh(cookie); a.status != 401 || a.text("code") != "session_ended" {
-		t.Errorf("refresh while disabled: %s", a.body)
-	}
+	checkAnswer(t, "disabled, wrong password", login("ada", "wrong password"), 401, "invalid_credentials")
+	checkAnswer(t, "disabled, right password", login("ada", testPassword), 403, "account_disabled")
+	checkAnswer(t, "refresh while disabled", c.refresh(cookie), 401, "session_ended")
 	ts.exec(`UPDATE users SET status = 'active' WHERE username = 'ada'`)
 
 	signedIn.must(200, "GET", "/api/v1/auth/me", nil)
 	out := signedIn.must(204, "POST", "/api/v1/auth/logout", nil)
-	if !strings.Contains(out.header.Get("Set-Cookie"), "__Host-cairn_refresh=;") || !strings.Contains(out.header.Get("Set-Cookie"), "Max-Age=0") {
-		t.Errorf("logout does not clear the cookie: %s", out.header.Get("Set-Cookie"))
-	}
+	checkHas(t, "cookie after logout", out.header.Get("Set-Cookie"), "__Host-cairn_refresh=;")
+	checkHas(t, "cookie after logout", out.header.Get("Set-Cookie"), "Max-Age=0")
 	signedIn.refused(401, "invalid_token", "GET", "/api/v1/auth/me", nil)
-	if a := c.refresh(cookie); a.status != 401 || a.text("code") != "session_ended" {
-		t.Errorf("refresh after logout: %s", a.body)
-	}
+	checkAnswer(t, "refresh after logout", c.refresh(cookie), 401, "session_ended")
 }
 
 // TestRefreshCookie: the cookie has the attributes that protect it in a browser, and no other cookie is read.
@@ -98,13 +92,9 @@ func TestRefreshCookie(t *testing.T) {
 	login := map[string]string{"username": "ada", "password": testPassword}
 	cookie := ts.client().must(200, "POST", "/api/v1/auth/login", login).header.Get("Set-Cookie")
 	for _, part := range []string{"__Host-cairn_refresh=", "; Path=/", "; Max-Age=2592000", "; HttpOnly", "; Secure", "; SameSite=Strict"} {
-		if !strings.Contains(cookie, part) {
-			t.Errorf("no %q in %q", part, cookie)
-		}
+		checkHas(t, "refresh cookie", cookie, part)
 	}
-	if strings.Contains(cookie, "Domain") {
-		t.Errorf("Domain in %q", cookie)
-	}
+	checkLacks(t, "refresh cookie", cookie, "Domain")
 	_, value := ts.client().login("ada", testPassword)
 	ts.client().refused(401, "refresh_token_missing", "POST", "/api/v1/auth/refresh", nil, "Cookie: cairn_refresh="+value)
 	ts.client().refused(401, "refresh_token_invalid", "POST", "/api/v1/auth/refresh", nil, "Cookie: __Host-cairn_refresh="+value[:75]+"!")
@@ -112,9 +102,8 @@ func TestRefreshCookie(t *testing.T) {
 	plain := startServer(t, nil, "CAIRN_COOKIE_INSECURE=1")
 	plain.addUser("ada", datasetRead)
 	cookie = plain.client().must(200, "POST", "/api/v1/auth/login", login).header.Get("Set-Cookie")
-	if !strings.HasPrefix(cookie, "cairn_refresh=") || strings.Contains(cookie, "Secure") {
-		t.Errorf("insecure cookie is %q", cookie)
-	}
+	check(t, "name of the insecure cookie", strings.Split(cookie, "=")[0], "cairn_refresh")
+	checkLacks(t, "insecure cookie", cookie, "Secure")
 }
 
 // TestSessionExpiry: a session expires when it is idle and at its absolute end, by the database's clock. The access token
@@ -124,19 +113,15 @@ func TestSessionExpiry(t *testing.T) {
 	ts := startServer(t, nil, "CAIRN_SESSION_MAX=1h")
 	ts.addUser("ada", datasetRead)
 	a := ts.client().must(200, "POST", "/api/v1/auth/login", map[string]string{"username": "ada", "password": testPassword})
-	if n := a.number("expires_in"); n > 3600 || n < 3500 {
-		t.Errorf("expires_in %d, want the session's hour", n)
-	}
-	if !strings.Contains(a.header.Get("Set-Cookie"), "Max-Age=3600") {
-		t.Errorf("cookie outlives the session: %s", a.header.Get("Set-Cookie"))
-	}
+	expiresIn := time.Duration(a.number("expires_in")) * time.Second
+	check(t, "expires_in", expiresIn.Round(2*time.Minute), time.Hour)
+	check(t, "expires_in ends after the session", expiresIn > time.Hour, false)
+	checkHas(t, "cookie of a session of an hour", a.header.Get("Set-Cookie"), "Max-Age=3600")
 	for _, column := range []string{"idle_expires_at", "expires_at"} {
 		c, cookie := ts.client().login("ada", testPassword)
 		ts.exec(`UPDATE sessions SET ` + column + ` = now()`)
 		c.refused(401, "invalid_token", "GET", "/api/v1/auth/me", nil)
-		if a := c.refresh(cookie); a.status != 401 || a.text("code") != "session_ended" {
-			t.Errorf("%s: %s", column, a.body)
-		}
+		checkAnswer(t, column, c.refresh(cookie), 401, "session_ended")
 	}
 }
 
@@ -199,9 +184,8 @@ func TestForeignTokens(t *testing.T) {
 		if body == "" {
 			body = said
 		}
-		if a.status != 401 || a.text("code") != "invalid_token" || said != body {
-			t.Errorf("%s: %d %s", name, a.status, a.body)
-		}
+		checkAnswer(t, name, a, 401, "invalid_token")
+		check(t, name+": body", said, body)
 	}
 	c.must(200, "GET", "/api/v1/auth/me", nil)
 	c.must(200, "GET", "/api/v1/auth/me", nil, "Authorization: bEARER "+c.token)
@@ -224,9 +208,8 @@ func TestLoginRacesChange(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := createSession(ctx, ts.db, actor{}, before, "", ts.cfg.refreshTTL, ts.cfg.sessionMax); !errors.Is(err, errWrongCredentials) {
-		t.Errorf("a session from old credentials: %v", err)
-	}
+	_, _, err = createSession(ctx, ts.db, actor{}, before, "", ts.cfg.refreshTTL, ts.cfg.sessionMax)
+	check(t, "a session from old credentials", err, error(errWrongCredentials))
 
 	// The change is under way: the login waits for it, and then sees it.
 	waits := func() bool {
@@ -252,9 +235,7 @@ func TestLoginRacesChange(t *testing.T) {
 	if err := tx.Commit(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-outcome; !errors.Is(err, errWrongCredentials) {
-		t.Errorf("a session from credentials that were changing: %v", err)
-	}
+	check(t, "a session from credentials that were changing", <-outcome, error(errWrongCredentials))
 
 	// A role is removed meanwhile: the answer does not show it.
 	if tx, err = ts.db.Begin(ctx); err != nil {
@@ -272,9 +253,9 @@ func TestLoginRacesChange(t *testing.T) {
 	if err := tx.Commit(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if a := <-answers; a.status != 200 || !strings.Contains(string(a.body), `"roles":["member"]`) {
-		t.Errorf("signed in as the roles changed: %s", a.body)
-	}
+	a := <-answers
+	check(t, "status of the login as the roles changed", a.status, 200)
+	checkHas(t, "the login as the roles changed", string(a.body), `"roles":["member"]`)
 }
 
 // waitFor checks again and again until the condition holds, for a minute at most.
@@ -288,6 +269,13 @@ func waitFor(t *testing.T, what string, condition func() bool) {
 	}
 }
 
+// checkNoFile checks that there is no file of that name.
+func checkNoFile(t *testing.T, when, name string) {
+	t.Helper()
+	_, err := os.Stat(name)
+	check(t, "the file exists "+when, errors.Is(err, os.ErrNotExist), true)
+}
+
 // TestFirstAdministrator: the operator sets the password of the first administrator once, with the token in a file. Then
 // the file is removed.
 func TestFirstAdministrator(t *testing.T) {
@@ -298,34 +286,23 @@ func TestFirstAdministrator(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	info, err := os.Stat(file)
-	if err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("%v %v", info.Mode(), err)
-	}
+	check(t, "mode of the file", must(os.Stat(file)).Mode().Perm(), 0o600)
 	token := strings.TrimSpace(string(content))
-	if strings.Contains(ts.log.String(), token) || !strings.Contains(ts.log.String(), file) {
-		t.Error("the log must name the file and not hold the token")
-	}
+	checkLacks(t, "log", ts.log.String(), token)
+	checkHas(t, "log", ts.log.String(), file)
 	ts.stop()
 
 	// A second start leaves the file as it is.
 	again := startServer(t, nil, ts.env...)
-	if second, err := os.ReadFile(file); err != nil || string(second) != string(content) {
-		t.Errorf("the second start changed the token: %v", err)
-	}
-	if !strings.Contains(again.log.String(), file) {
-		t.Errorf("the log of the second start does not name the file: %s", again.log)
-	}
+	check(t, "token after the second start", string(must(os.ReadFile(file))), string(content))
+	checkHas(t, "log of the second start", again.log.String(), file)
 	again.stop()
 
 	// Another instance makes no file: there is one valid token, in the file that the first instance names in its log.
 	other := startServer(t, nil, append(ts.env, "CAIRN_STATE_DIR="+t.TempDir(), "CAIRN_KEYS_FILE="+ts.cfg.keysPath())...)
-	if _, err := os.Stat(other.cfg.firstAdminFile()); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the other instance made a token too: %v", err)
-	}
-	if log := other.log.String(); !strings.Contains(log, "has no password yet") || strings.Contains(log, "first-admin-token") {
-		t.Errorf("the other instance names a file that it does not have: %s", log)
-	}
+	checkNoFile(t, "of the other instance", other.cfg.firstAdminFile())
+	checkHas(t, "log of the other instance", other.log.String(), "has no password yet")
+	checkLacks(t, "log of the other instance", other.log.String(), "first-admin-token")
 	other.stop()
 
 	ts = startServer(t, nil, ts.env...)
@@ -334,13 +311,9 @@ func TestFirstAdministrator(t *testing.T) {
 	c.refused(422, "invalid", "POST", reset, map[string]string{"token": token, "new_password": "short"})
 	c.must(204, "POST", reset, map[string]string{"token": token, "new_password": testPassword})
 	c.refused(401, "password_token_invalid", "POST", reset, map[string]string{"token": token, "new_password": testPassword})
-	if _, err := os.Stat(file); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the file is still there: %v", err)
-	}
+	checkNoFile(t, "after the password was set", file)
 	admin, _ := c.login("admin", testPassword)
-	if n := len(admin.must(200, "GET", "/api/v1/auth/me", nil).json["permissions"].([]any)); n != len(builtInNames()) {
-		t.Errorf("the administrator holds %d permissions", n)
-	}
+	check(t, "the administrator holds permissions", len(admin.must(200, "GET", "/api/v1/auth/me", nil).json["permissions"].([]any)), len(builtInNames()))
 }
 
 // TestFirstAdministratorWithdrawn: once there is an administrator, the token is invalid.
@@ -354,9 +327,7 @@ func TestFirstAdministratorWithdrawn(t *testing.T) {
 	ts.addUser("grace", "all")
 	ts.stop()
 	ts = startServer(t, nil, ts.env...)
-	if _, err := os.Stat(ts.cfg.firstAdminFile()); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the file is still there: %v", err)
-	}
+	checkNoFile(t, "once there is an administrator", ts.cfg.firstAdminFile())
 	ts.client().refused(401, "password_token_invalid", "POST", "/api/v1/auth/password-reset",
 		map[string]string{"token": strings.TrimSpace(string(content)), "new_password": testPassword})
 }
@@ -399,13 +370,9 @@ func TestPasswordReset(t *testing.T) {
 			t.Errorf("status %d", status)
 		}
 	}
-	if won != 1 {
-		t.Errorf("%d used the token, want 1", won)
-	}
+	check(t, "uses of the token", won, 1)
 	c.refused(401, "invalid_token", "GET", "/api/v1/auth/me", nil)
-	if a := c.refresh(cookie); a.text("code") != "session_ended" {
-		t.Errorf("refresh after reset: %s", a.body)
-	}
+	checkAnswer(t, "refresh after the reset", c.refresh(cookie), 401, "session_ended")
 	ts.client().refused(401, "invalid_credentials", "POST", "/api/v1/auth/login", map[string]string{"username": "ada", "password": testPassword})
 	ts.client().login("ada", "another password")
 
@@ -421,12 +388,9 @@ func TestRegistrationModes(t *testing.T) {
 	login := func(c client) answer { return c.do("POST", "/api/v1/auth/login", body) }
 
 	approval := startServer(t, nil, "CAIRN_REGISTRATION=approval").client()
-	if a := approval.must(201, "POST", "/api/v1/auth/register", body); a.text("status") != "pending" {
-		t.Errorf("registered: %s", a.body)
-	}
-	if a := login(approval); a.status != 403 || a.text("code") != "account_pending" {
-		t.Errorf("login: %s", a.body)
-	}
+	registered := approval.must(201, "POST", "/api/v1/auth/register", body)
+	check(t, "status", registered.text("status"), "pending")
+	checkAnswer(t, "login", login(approval), 403, "account_pending")
 	closed := startServer(t, nil, "CAIRN_REGISTRATION=closed").client()
 	closed.refused(403, "registration_closed", "POST", "/api/v1/auth/register", body)
 }
@@ -441,9 +405,9 @@ func TestUserCreateCommand(t *testing.T) {
 		return out.String(), err
 	}
 	out, err := create(testPassword+"\n", "Grace", "--role", "admin", "--email", "grace@example.org")
-	if err != nil || !strings.Contains(out, "grace") || strings.Contains(out, testPassword) {
-		t.Fatalf("%s %v", out, err)
-	}
+	check(t, "error", err, nil)
+	checkHas(t, "output", out, "grace")
+	checkLacks(t, "output", out, testPassword)
 	c, _ := ts.client().login("grace", testPassword)
 	c.must(200, "GET", "/api/v1/users", nil)
 	for name, test := range map[string]struct {
@@ -459,11 +423,8 @@ func TestUserCreateCommand(t *testing.T) {
 		"no name":        {testPassword, nil, "NAME is missing"},
 		"unknown flag":   {testPassword, []string{"hopper", "--sudo"}, "cairn help"},
 	} {
-		if _, err := create(test.input, test.args...); err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%s: %v", name, err)
-		}
+		_, err := create(test.input, test.args...)
+		checkError(t, name, err, test.want)
 	}
-	if n := ts.queryInt(`SELECT count(*) FROM users WHERE username = 'hopper'`); n != 0 {
-		t.Error("a refused user was made")
-	}
+	check(t, "users of the name hopper", ts.queryInt(`SELECT count(*) FROM users WHERE username = 'hopper'`), 0)
 }

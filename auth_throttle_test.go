@@ -90,9 +90,7 @@ func TestThrottle(t *testing.T) {
 	if a := c.guess("ada", testPassword, "198.51.100.1"); a.status != 200 {
 		t.Errorf("after the delay: %s", a.body)
 	}
-	if n := ts.queryInt(`SELECT count(*) FROM throttles WHERE account = $1`, ts.keys.Load().throttleKeys("ada")[0]); n != 0 {
-		t.Errorf("%d counts after success", n)
-	}
+	check(t, "counts after success", ts.queryInt(`SELECT count(*) FROM throttles WHERE account = $1`, ts.keys.Load().throttleKeys("ada")[0]), 0)
 	// An IPv6 client has one /64, not 2^64 addresses.
 	for i := range 5 {
 		c.guess("bob", "wrong password", fmt.Sprintf("2001:db8::%d", i))
@@ -204,9 +202,7 @@ func TestRightLoginsAtOnce(t *testing.T) {
 		}
 		wg.Wait()
 	}
-	if n := ts.queryInt(`SELECT max(attempts) FROM throttles`); n != 0 {
-		t.Errorf("%d attempts stay counted", n)
-	}
+	check(t, "counted attempts", ts.queryInt(`SELECT max(attempts) FROM throttles`), 0)
 }
 
 // TestThrottledNetwork: an attempt that is refused leaves nothing in the database.
@@ -288,9 +284,7 @@ func TestSiege(t *testing.T) {
 	refused("ada", away) // the success was another name's
 	signedIn("ada", home)
 	signedIn("ada", away)
-	if n := ts.queryInt(`SELECT count(*) FROM throttles WHERE attempts >= 100 AND network = ''`); n != 1 {
-		t.Errorf("%d accounts are locked out, want that of nobody", n)
-	}
+	check(t, "locked accounts", ts.queryInt(`SELECT count(*) FROM throttles WHERE attempts >= 100 AND network = ''`), 1)
 	failures := func(n int) {
 		t.Helper()
 		ts.exec(`INSERT INTO throttles VALUES ($1, '', $2, now() + interval '1 day', now() + interval '1 day')`,
@@ -309,12 +303,8 @@ func TestSiege(t *testing.T) {
 			ts.keys.Load().throttleKeys("ada")[0])
 	}
 	ts.client().guess("ada", "wrong password", home)
-	if n := lockouts(); n != 1 {
-		t.Errorf("%d lockouts are as before, want 1", n)
-	}
-	if n := ts.queryInt(`SELECT count(*) FROM known_networks WHERE expires_at > now() + interval '1 hour'`); n != 0 {
-		t.Errorf("%d networks are known for longer", n)
-	}
+	check(t, "lockouts", lockouts(), 1)
+	check(t, "networks that are known for longer", ts.queryInt(`SELECT count(*) FROM known_networks WHERE expires_at > now() + interval '1 hour'`), 0)
 	ts.exec(`UPDATE known_networks SET expires_at = now()`)
 	refused("ada", home)
 	ts.exec(`DELETE FROM throttles`)
@@ -342,9 +332,7 @@ func TestSiege(t *testing.T) {
 	}
 	signedIn("ada", "203.0.113.22")
 	signedIn("ada", home)
-	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'user.unlock' AND target = 'user:ada' AND actor = 'operator'`); n != 1 {
-		t.Errorf("%d audit rows", n)
-	}
+	check(t, "audit rows", ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'user.unlock' AND target = 'user:ada' AND actor = 'operator'`), 1)
 	if _, err := ts.command("user", "unlock", "nobody"); err == nil || !strings.Contains(err.Error(), "there is no user") {
 		t.Error(err)
 	}
@@ -424,9 +412,7 @@ func TestFaultIsNoFailure(t *testing.T) {
 	}
 	ts.lengthenLine(-queuePerCore * cap(ts.accounts.hasher.cores))
 	leave()
-	if n := ts.queryInt(all); n != 1 {
-		t.Errorf("%d attempts are counted after the queue was full", n)
-	}
+	check(t, "counted attempts after the queue was full", ts.queryInt(all), 1)
 	ts.client().must(201, "POST", "/api/v1/auth/register", register)
 }
 
@@ -716,13 +702,9 @@ func TestOwnChangesAreLimited(t *testing.T) {
 		}
 	}
 	a := c.refused(429, "too_many_attempts", "PATCH", mePath, rename(20))
-	if got := a.header.Get("Retry-After"); got != "3600" {
-		t.Errorf("Retry-After: got %s, want 3600", got)
-	}
+	check(t, "Retry-After", a.header.Get("Retry-After"), "3600")
 	c.must(200, "PATCH", mePath, rename(19))
-	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'user.update'`); n != 20 {
-		t.Errorf("%d changes in the audit log, want 20", n)
-	}
+	check(t, "changes in the audit log", ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'user.update'`), 20)
 	ts.signIn("bob").must(200, "PATCH", mePath, rename(0))
 	ts.throttlesLater(time.Hour)
 	c.must(200, "PATCH", mePath, rename(20))
@@ -799,7 +781,5 @@ func TestBusyIsNotCounted(t *testing.T) {
 	ts.client().must(503, "POST", "/api/v1/auth/register", map[string]string{"username": "bob", "password": testPassword})
 	ada.must(503, "PATCH", mePath, map[string]string{"display_name": "Ada"})
 
-	if n := ts.queryInt(`SELECT coalesce(sum(attempts), 0) FROM throttles`); n != 0 {
-		t.Errorf("%d attempts are counted, want none", n)
-	}
+	check(t, "counted attempts", ts.queryInt(`SELECT coalesce(sum(attempts), 0) FROM throttles`), 0)
 }

@@ -38,9 +38,7 @@ func TestJWSVector(t *testing.T) {
 		t.Fatal(err)
 	}
 	const signed = "eyJ0eXAiOiJKV1QiLA0KICJhbGciOiJIUzI1NiJ9.eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzODAsDQogImh0dHA6Ly9leGFtcGxlLmNvbS9pc19yb290Ijp0cnVlfQ"
-	if got := encodedMAC(key, signed); got != "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk" {
-		t.Errorf("got %s", got)
-	}
+	check(t, "MAC of the example", encodedMAC(key, signed), "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk")
 }
 
 // TestHostileAccessTokens: anything but a token as we write it is refused.
@@ -222,9 +220,7 @@ func TestRefreshTokens(t *testing.T) {
 	ring := testRing(t, "first", "second")
 	session := [16]byte{1, 2, 3}
 	good := ring.keys[0].signRefresh(session, 7)
-	if again := ring.keys[0].signRefresh(session, 7); again != good {
-		t.Error("the same generation must give the same token")
-	}
+	check(t, "the same generation must give the same token", ring.keys[0].signRefresh(session, 7), good)
 	if s, g, err := ring.verifyRefresh(good); err != nil || s != session || g != 7 {
 		t.Fatalf("got %v %d %v", s, g, err)
 	}

@@ -422,9 +422,7 @@ func TestTOTPGuesses(t *testing.T) {
 			t.Fatalf("guess %d: %s, %d are counted", i, a.body, counted())
 		}
 	}
-	if n := ts.queryInt(`SELECT max(attempts) FROM throttles WHERE account = ''`); n != 4 {
-		t.Errorf("%d attempts are counted for the network", n)
-	}
+	check(t, "attempts of the network", ts.queryInt(`SELECT max(attempts) FROM throttles WHERE account = ''`), 4)
 	statuses := map[int]int{}
 	tries := soakOr(1000, 200)
 	began := time.Now()
@@ -460,18 +458,12 @@ func TestTOTPGuesses(t *testing.T) {
 	if a := ts.client().loginOTP("ada", testPassword, phone.code(0), home); a.status != 200 || counted() != 0 {
 		t.Errorf("%s, %d are counted", a.body, counted())
 	}
-	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'session.login_refused' AND after->>'code' = 'otp_invalid'`); n != heard {
-		t.Errorf("%d rows in the audit log", n)
-	}
-	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'session.login_refused' AND after->>'code' = 'otp_required'`); n != 0 {
-		t.Errorf("%d rows for what is not counted", n)
-	}
+	check(t, "rows in the audit log", ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'session.login_refused' AND after->>'code' = 'otp_invalid'`), heard)
+	check(t, "rows for what is not counted", ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'session.login_refused' AND after->>'code' = 'otp_required'`), 0)
 	if err := ts.accounts.failures.flush(t.Context(), ts.db); err != nil {
 		t.Fatal(err)
 	}
-	if n := ts.queryInt(`SELECT sum((after->>'attempts')::int) FROM audit_log WHERE action = 'session.otp_required' AND target = 'user:ada'`); n != 50 {
-		t.Errorf("%d attempts without a code in the audit log", n)
-	}
+	check(t, "attempts without a code in the audit log", ts.queryInt(`SELECT sum((after->>'attempts')::int) FROM audit_log WHERE action = 'session.otp_required' AND target = 'user:ada'`), 50)
 }
 
 // TestTOTPFaults: an attempt that ends with a fault is no failure and uses up no code. Without the key of a secret its
@@ -503,9 +495,7 @@ func TestTOTPFaults(t *testing.T) {
 	login(200, "", recovery[0])
 	ts.keys.Store(ring)
 	login(200, "", phone.code(0))
-	if n := ts.queryInt(`SELECT max(attempts) FROM throttles`); n != 0 {
-		t.Errorf("%d attempts are counted", n)
-	}
+	check(t, "counted attempts", ts.queryInt(`SELECT max(attempts) FROM throttles`), 0)
 }
 
 // TestEnrolmentRaces: an enrolment whose session has ended is not confirmed. One that is confirmed lets no login pass that

@@ -478,6 +478,43 @@ func check[T comparable](t *testing.T, what string, got, want T) {
 	}
 }
 
+// checkHas checks that a text has a part.
+func checkHas(t *testing.T, what, text, part string) {
+	t.Helper()
+	if !strings.Contains(text, part) {
+		check(t, what, text, "… "+part+" …")
+	}
+}
+
+// checkLacks checks that a text does not have a part.
+func checkLacks(t *testing.T, what, text, part string) {
+	t.Helper()
+	if strings.Contains(text, part) {
+		check(t, what, text, "a text without "+part)
+	}
+}
+
+// checkAnswer checks the status and the code of an answer.
+func checkAnswer(t *testing.T, what string, a answer, status int, code string) {
+	t.Helper()
+	check(t, what+": status and code of "+string(a.body), fmt.Sprint(a.status, " ", a.text("code")), fmt.Sprint(status, " ", code))
+}
+
+// checkError checks that an error has a text.
+func checkError(t *testing.T, what string, err error, part string) {
+	t.Helper()
+	checkHas(t, what, fmt.Sprint(err), part)
+}
+
+// onlyItem returns the item of a list of one item.
+func onlyItem(t *testing.T, what string, items []map[string]any) map[string]any {
+	t.Helper()
+	if len(items) != 1 {
+		t.Fatalf("%s: got %d items, want 1: %v", what, len(items), items)
+	}
+	return items[0]
+}
+
 // client sends requests to a service.
 type client struct {
 	t     *testing.T

@@ -51,12 +51,8 @@ func TestMessages(t *testing.T) {
 	// A message that is marked twice, by either path, is read once.
 	author.must(204, "POST", fmt.Sprintf("/api/v1/system-messages/%d/read", first), nil)
 	author.must(204, "POST", fmt.Sprintf("/api/v1/inbox/%d/read", first), nil)
-	if n := author.unread(); n != 1 {
-		t.Errorf("author has %d unread, want 1", n)
-	}
-	if n := reader.unread(); n != 2 {
-		t.Errorf("reader has %d unread, want 2", n)
-	}
+	check(t, "unread of the author", author.unread(), 1)
+	check(t, "unread of the reader", reader.unread(), 2)
 	inbox := reader.must(200, "GET", "/api/v1/inbox", nil).items()
 	if len(inbox) != 2 || int(inbox[0]["id"].(float64)) != second || inbox[0]["read"] != false {
 		t.Errorf("inbox: %v", inbox)
@@ -67,15 +63,9 @@ func TestMessages(t *testing.T) {
 	reader.must(204, "POST", "/api/v1/inbox/read-all", nil)
 	reader.must(204, "POST", "/api/v1/inbox/read-all", nil)
 	reader.must(204, "POST", fmt.Sprintf("/api/v1/inbox/%d/read", first), nil)
-	if n := author.must(200, "GET", location, nil).number("readers"); n != 2 {
-		t.Errorf("%d readers, want author and reader", n)
-	}
-	if n := reader.unread(); n != 0 {
-		t.Errorf("reader has %d unread after read-all", n)
-	}
-	if n := ts.queryInt(`SELECT count(*) FROM system_message_reads`); n != 1 {
-		t.Errorf("%d single marks, want the author's", n)
-	}
+	check(t, "readers", author.must(200, "GET", location, nil).number("readers"), 2)
+	check(t, "unread of the reader after read-all", reader.unread(), 0)
+	check(t, "single marks", ts.queryInt(`SELECT count(*) FROM system_message_reads`), 1)
 	author.publish("Third")
 	if a, r := author.unread(), reader.unread(); a != 2 || r != 1 {
 		t.Errorf("unread: author %d, reader %d; want 2, 1", a, r)
@@ -83,9 +73,7 @@ func TestMessages(t *testing.T) {
 	ts.exec(`UPDATE system_messages SET publish_at = publish_at - interval '10 minutes'`)
 	ts.exec(`UPDATE system_message_watermarks SET publish_at = publish_at - interval '10 minutes'`)
 	author.must(204, "POST", "/api/v1/system-messages/read-all", nil)
-	if n := ts.queryInt(`SELECT count(*) FROM system_message_reads`); n != 0 {
-		t.Errorf("%d single marks below the watermark", n)
-	}
+	check(t, "single marks below the watermark", ts.queryInt(`SELECT count(*) FROM system_message_reads`), 0)
 	reader.refused(404, "not_addressed", "POST", "/api/v1/inbox/999/read", nil)
 	reader.refused(403, "permission_missing", "GET", location, nil)
 }
@@ -97,9 +85,7 @@ func TestMessagesBeforeJoining(t *testing.T) {
 	author := ts.signIn("author", adminSystemMessage)
 	old := author.publish("Old")
 	late := ts.signIn("late", adminSystemMessage)
-	if n := late.unread(); n != 0 {
-		t.Errorf("%d unread", n)
-	}
+	check(t, "unread", late.unread(), 0)
 	if items := late.must(200, "GET", "/api/v1/inbox", nil).items(); len(items) != 0 {
 		t.Errorf("inbox: %v", items)
 	}
@@ -108,9 +94,7 @@ func TestMessagesBeforeJoining(t *testing.T) {
 	}
 	late.refused(404, "not_addressed", "POST", fmt.Sprintf("/api/v1/system-messages/%d/read", old), nil)
 	author.publish("New")
-	if n := late.unread(); n != 1 {
-		t.Errorf("%d unread, want 1", n)
-	}
+	check(t, "unread", late.unread(), 1)
 }
 
 // TestParallelMarks: many simultaneous marks of one message count as one.
@@ -151,9 +135,7 @@ func TestReadAllRacesPublication(t *testing.T) {
 	if err := tx.Commit(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if n := author.unread(); n != 1 {
-		t.Errorf("%d unread, want the slow one", n)
-	}
+	check(t, "unread", author.unread(), 1)
 	if items := author.must(200, "GET", "/api/v1/inbox?unread=true", nil).items(); len(items) != 1 || items[0]["title"] != "Slow" {
 		t.Error(items)
 	}
@@ -161,15 +143,11 @@ func TestReadAllRacesPublication(t *testing.T) {
 	other := ts.signIn("other")
 	ts.exec(`UPDATE users SET created_at = '2000-01-01'`)
 	other.must(204, "POST", "/api/v1/inbox/read-all", map[string]int{"up_to": before})
-	if n := other.unread(); n != 2 {
-		t.Errorf("%d unread, want those after the one shown", n)
-	}
+	check(t, "unread", other.unread(), 2)
 	// The same holds for messages that are old enough for the watermark.
 	ts.exec(`UPDATE system_messages SET publish_at = publish_at - interval '1 hour'`)
 	other.must(204, "POST", "/api/v1/inbox/read-all", map[string]int{"up_to": before})
-	if n := other.unread(); n != 2 {
-		t.Errorf("%d unread, want those after the one shown", n)
-	}
+	check(t, "unread", other.unread(), 2)
 
 	// The clock has stepped back by an hour. A message that is published now still lies above the watermark.
 	other.must(204, "POST", "/api/v1/inbox/read-all", nil)
@@ -178,9 +156,7 @@ func TestReadAllRacesPublication(t *testing.T) {
 	author.publish("After the step")
 	ts.exec(`UPDATE system_messages SET publish_at = publish_at - interval '2 hours'`)
 	ts.exec(`UPDATE system_message_watermarks SET publish_at = publish_at - interval '2 hours'`)
-	if n := other.unread(); n != 1 {
-		t.Errorf("%d unread after the clock stepped back, want 1", n)
-	}
+	check(t, "unread after the clock stepped back", other.unread(), 1)
 }
 
 // TestBadMessages: the answer to a bad message names the wrong field, and nothing is stored.
@@ -241,15 +217,11 @@ func TestBadMessages(t *testing.T) {
 	reader.refused(404, "not_addressed", "POST", "/api/v1/inbox/read-all", map[string]any{"up_to": hidden})
 	reader.refused(404, "not_addressed", "POST", "/api/v1/inbox/read-all", map[string]any{"up_to": 999})
 	reader.refused(422, "invalid", "POST", "/api/v1/inbox/read", map[string]any{"ids": []int{}})
-	if n := ts.queryInt(`SELECT count(*) FROM system_message_reads`); n != 0 {
-		t.Errorf("%d marks", n)
-	}
+	check(t, "marks", ts.queryInt(`SELECT count(*) FROM system_message_reads`), 0)
 	author.must(204, "DELETE", path, nil)
 	author.must(204, "DELETE", path, nil)
 	author.refused(409, "retracted", "PATCH", path, map[string]string{"title": "again"})
-	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'message.retract'`); n != 1 {
-		t.Errorf("%d audit rows of one retraction", n)
-	}
+	check(t, "audit rows of one retraction", ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'message.retract'`), 1)
 }
 
 // modelMessage is a message in the model of TestMessageModel.

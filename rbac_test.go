@@ -22,26 +22,18 @@ func TestRoleNameGrantsNothing(t *testing.T) {
 	self := "/api/v1/users/" + mallory.must(200, "GET", mePath, nil).text("id")
 	mallory.must(200, "PUT", self+"/roles", map[string]any{"roles": []string{"only-mallory", "wiki-admin"}})
 	mallory.refused(400, "unknown_parameter", "GET", verifyPath+"?role=wiki-admin", nil)
-	if a := mallory.must(204, "GET", verifyPath, nil); a.header.Get("X-Cairn-Roles") != "" {
-		t.Errorf("X-Cairn-Roles is %q", a.header.Get("X-Cairn-Roles"))
-	}
+	check(t, "X-Cairn-Roles", mallory.must(204, "GET", verifyPath, nil).header.Get("X-Cairn-Roles"), "")
 	root.must(201, "POST", permissionsPath, map[string]any{"name": "wiki.edit", "meaning": "Edit the wiki."})
 	role := root.must(201, "POST", "/api/v1/roles", map[string]any{"name": "editor", "permissions": []string{"wiki.edit"}})
 	a := mallory.refused(403, "grant_exceeds_own", "PUT", self+"/roles", map[string]any{"roles": []string{"only-mallory", "editor"}})
-	if a.text("permission") != "wiki.edit" {
-		t.Errorf("%s", a.body)
-	}
+	check(t, "missing permission", a.text("permission"), "wiki.edit")
 	mallory.refused(403, "permission_missing", "GET", verifyPath+"?permission=wiki.edit", nil)
 	root.must(204, "GET", verifyPath+"?permission=wiki.edit", nil)
 	root.must(200, "PUT", self+"/roles", map[string]any{"roles": []string{"only-mallory", "editor"}})
 	mallory, _ = mallory.login("mallory", testPassword)
 	a = mallory.must(204, "GET", verifyPath+"?permission=wiki.edit", nil)
-	if got := a.header.Get("X-Cairn-Permissions"); got != "user.manage,inbox.read,wiki.edit" {
-		t.Errorf("X-Cairn-Permissions is %q", got)
-	}
-	if got := a.header.Get("X-Cairn-User-Id"); got != strings.TrimPrefix(self, "/api/v1/users/") {
-		t.Errorf("X-Cairn-User-Id is %q", got)
-	}
+	check(t, "X-Cairn-Permissions", a.header.Get("X-Cairn-Permissions"), "user.manage,inbox.read,wiki.edit")
+	check(t, "X-Cairn-User-Id", a.header.Get("X-Cairn-User-Id"), strings.TrimPrefix(self, "/api/v1/users/"))
 	root.must(200, "PATCH", fmt.Sprint("/api/v1/roles/", role.number("id")), map[string]any{"permissions": []string{}})
 	mallory.refused(403, "permission_missing", "GET", verifyPath+"?permission=wiki.edit", nil)
 }
@@ -57,17 +49,13 @@ func TestTokenDoesOnlyWhatItNames(t *testing.T) {
 	script.refused(403, "permission_required", "GET", verifyPath, nil)
 	script.refused(403, "token_scope", "GET", verifyPath+"?permission=user.manage", nil)
 	a := script.must(204, "GET", verifyPath+"?permission=metrics.read", nil)
-	if got := a.header.Get("X-Cairn-Permissions"); got != metricsRead {
-		t.Errorf("X-Cairn-Permissions is %q", got)
-	}
+	check(t, "X-Cairn-Permissions", a.header.Get("X-Cairn-Permissions"), metricsRead)
 	script.refused(403, "token_scope", "GET", "/api/v1/inbox", nil)
 	script.refused(403, "token_scope", "GET", "/api/v1/inbox/unread-count", nil)
 	script.refused(403, "token_scope", "POST", "/api/v1/inbox/read", map[string]any{"ids": []int{id}})
 	script.refused(403, "token_scope", "POST", "/api/v1/inbox/read-all", nil)
 	script.refused(403, "token_scope", "POST", fmt.Sprintf("/api/v1/inbox/%d/read", id), nil)
-	if n := root.must(200, "GET", "/api/v1/inbox/unread-count", nil).number("unread"); n != 1 {
-		t.Errorf("%d unread", n)
-	}
+	check(t, "unread", root.must(200, "GET", "/api/v1/inbox/unread-count", nil).number("unread"), 1)
 	reader := ts.addToken("root", "reader", "inbox.read")
 	reader.must(200, "GET", "/api/v1/inbox", nil)
 	ts.signIn("nobody").must(200, "GET", "/api/v1/inbox", nil) // everyone reads their own, without a role for it
@@ -87,15 +75,13 @@ func TestNoSideDoorToOneself(t *testing.T) {
 		c.refused(403, "use_own_route", "POST", self+"/password-reset", nil)
 		c.must(200, "PATCH", self, map[string]any{"display_name": "Root"})
 	}
-	if n := ts.queryInt(`SELECT count(*) FROM users WHERE email IS NOT NULL`) + ts.queryInt(`SELECT count(*) FROM password_tokens WHERE user_id = $1`, strings.TrimPrefix(self, "/api/v1/users/")); n > 0 {
-		t.Errorf("%d addresses and password tokens", n)
-	}
+	check(t, "addresses", ts.queryInt(`SELECT count(*) FROM users WHERE email IS NOT NULL`), 0)
+	check(t, "password tokens", ts.queryInt(`SELECT count(*) FROM password_tokens WHERE user_id = $1`, strings.TrimPrefix(self, "/api/v1/users/")), 0)
 	root.must(200, "PATCH", mePath, map[string]any{"email": "root@example.org", "current_password": testPassword})
 	other.must(200, "PATCH", self, map[string]any{"email": "root@example.net"})
 	other.must(201, "POST", self+"/password-reset", nil)
-	if _, err := ts.command("user", "reset-password", "root"); err != nil {
-		t.Error(err)
-	}
+	_, err := ts.command("user", "reset-password", "root")
+	check(t, "error of reset-password", err, nil)
 }
 
 // TestPromotionEndsSessions: somebody has reset a member's password and signed in. When the member gets more
@@ -112,9 +98,7 @@ func TestPromotionEndsSessions(t *testing.T) {
 	again := func() {
 		t.Helper()
 		ada.refused(401, "invalid_token", "GET", mePath, nil)
-		if n := ts.queryInt(`SELECT count(*) FROM password_tokens WHERE user_id = $1`, strings.TrimPrefix(self, "/api/v1/users/")); n > 0 {
-			t.Errorf("%d password tokens", n)
-		}
+		check(t, "password tokens", ts.queryInt(`SELECT count(*) FROM password_tokens WHERE user_id = $1`, strings.TrimPrefix(self, "/api/v1/users/")), 0)
 		ada, _ = ts.client().login("ada", testPassword)
 		root.must(201, "POST", self+"/password-reset", nil)
 	}
@@ -124,9 +108,8 @@ func TestPromotionEndsSessions(t *testing.T) {
 	again()
 	root.must(200, "PATCH", keeperPath, map[string]any{"permissions": []string{datasetManage, datasetAnalyze}})
 	again()
-	if _, err := ts.command("user", "set-roles", "ada", "only-ada,keeper,admin"); err != nil {
-		t.Error(err)
-	}
+	_, err := ts.command("user", "set-roles", "ada", "only-ada,keeper,admin")
+	check(t, "error of set-roles", err, nil)
 	again()
 	root.must(200, "PATCH", keeperPath, map[string]any{"permissions": []string{auditRead}}) // an administrator has that
 	ada.must(200, "GET", mePath, nil)
@@ -156,21 +139,13 @@ func TestManySessionsAndTokens(t *testing.T) {
 		SELECT gen_random_uuid(), $1, now() - n * interval '1 ms', CASE WHEN n > 10 THEN now() + interval '1 day' ELSE now() END, now() + interval '1 day'
 		FROM generate_series(1, 109) n`, id)
 	live := `SELECT count(*) FROM sessions WHERE ended_at IS NULL AND idle_expires_at > now()`
-	if n := ts.queryInt(live); n != 100 {
-		t.Fatalf("%d sessions", n)
-	}
+	check(t, "sessions", ts.queryInt(live), 100)
 	again, _ := ts.client().login("ada", testPassword)
 	ada.refused(401, "invalid_token", "GET", mePath, nil) // the oldest
 	again.must(200, "GET", mePath, nil)
-	if n := ts.queryInt(live); n != 100 {
-		t.Errorf("%d live sessions", n)
-	}
-	if n := ts.queryInt(`SELECT count(*) FROM sessions WHERE ended_at IS NULL`); n != 100 {
-		t.Errorf("%d sessions that have not ended", n)
-	}
-	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'session.end' AND target = 'user:ada'`); n != 11 {
-		t.Errorf("%d sessions ended in the audit log", n)
-	}
+	check(t, "live sessions", ts.queryInt(live), 100)
+	check(t, "sessions that have not ended", ts.queryInt(`SELECT count(*) FROM sessions WHERE ended_at IS NULL`), 100)
+	check(t, "sessions ended in the audit log", ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'session.end' AND target = 'user:ada'`), 11)
 	ts.exec(`
 		INSERT INTO api_tokens (user_id, name, token_hash, permissions, expires_at)
 		SELECT $1, n::text, n::text::bytea, '{dataset.read}', now() + interval '1 day'
@@ -190,9 +165,8 @@ func TestLoginInFlightEnds(t *testing.T) {
 	ctx, id := context.Background(), ts.addUser("ada", datasetRead)
 	found := must(findPasswordRecord(ctx, ts.db, "ada"))
 	root.must(204, "DELETE", "/api/v1/users/"+id+"/sessions", nil)
-	if _, _, err := createSession(ctx, ts.db, serviceActor(), found, "", time.Hour, time.Hour); err != errWrongCredentials {
-		t.Errorf("the login opened a session: %v", err)
-	}
+	_, _, err := createSession(ctx, ts.db, serviceActor(), found, "", time.Hour, time.Hour)
+	check(t, "error of the login", err, error(errWrongCredentials))
 	// A login whose transaction is open is waited for, and its session ends too.
 	tx := must(ts.db.Begin(ctx))
 	defer tx.Rollback(ctx)
@@ -211,9 +185,8 @@ func TestLoginInFlightEnds(t *testing.T) {
 	if err := tx.Commit(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if a := <-ended; a.status != 204 || ts.queryInt(`SELECT count(*) FROM sessions WHERE user_id = $1 AND ended_at IS NULL`, id) != 0 {
-		t.Errorf("%d %s", a.status, a.body)
-	}
+	check(t, "status", (<-ended).status, 204)
+	check(t, "live sessions", ts.queryInt(`SELECT count(*) FROM sessions WHERE user_id = $1 AND ended_at IS NULL`, id), 0)
 }
 
 // TestRoleOfMany: a change of a role ends the sessions of those who gain a permission, and writes no row of a user. A role may
@@ -229,9 +202,7 @@ func TestRoleOfMany(t *testing.T) {
 	root.must(200, "PATCH", role.header.Get("Location"), map[string]any{"permissions": []string{datasetRead, auditRead}})
 	ada.refused(401, "invalid_token", "GET", mePath, nil) // she gains a permission
 	bob.must(200, "GET", mePath, nil)                     // bob held it already
-	if n := ts.queryInt(`SELECT count(*) FROM users JOIN users_before b USING (id) WHERE users.version <> b.version`); n != 0 {
-		t.Errorf("the rows of %d users were written, want 0", n)
-	}
+	check(t, "rows of users that were written", ts.queryInt(`SELECT count(*) FROM users JOIN users_before b USING (id) WHERE users.version <> b.version`), 0)
 }
 
 // TestDeclaredPermissions: permissions are declared, changed and removed under the subset rule, with rows in the audit
@@ -268,9 +239,7 @@ func TestDeclaredPermissions(t *testing.T) {
 	at2 := root
 	at2.url = two.url
 	at2.must(204, "GET", verify, nil)
-	if role := root.must(200, "GET", "/api/v1/roles/1", nil); !strings.Contains(string(role.body), "wiki.edit") {
-		t.Errorf("%s", role.body)
-	}
+	checkHas(t, "the role admin", string(root.must(200, "GET", "/api/v1/roles/1", nil).body), "wiki.edit")
 	root.must(201, "POST", "/api/v1/roles", map[string]any{"name": "editor", "permissions": []string{"wiki.edit", datasetManage}})
 	editor := ts.signIn("ada", "wiki.edit")
 	script := ts.addToken("ada", "script", "wiki.edit", datasetRead)
@@ -292,28 +261,21 @@ func TestDeclaredPermissions(t *testing.T) {
 	root.refused(422, "invalid", "DELETE", path+"?force=maybe", nil)
 	root.must(204, "DELETE", path+"?force", nil)
 	for _, c := range []client{at2, editor, script} {
-		if a := c.do("GET", verify, nil); a.status != 403 {
-			t.Errorf("%d after the removal", a.status)
-		}
+		check(t, "status after the removal", c.do("GET", verify, nil).status, 403)
 	}
 	root.must(201, "POST", permissionsPath, map[string]any{"name": "wiki.edit", "meaning": "Edit the wiki."})
 	root.must(204, "GET", verify, nil)
 	editor.refused(403, "permission_missing", "GET", verify, nil)
 	script.refused(403, "permission_missing", "GET", verify, nil)
-	if said, err := ts.command("role", "create", "writer", "--permissions", "wiki.edit"); err != nil || !strings.Contains(said, "wiki.edit") {
-		t.Errorf("%s %v", said, err)
-	}
-	if said, err := ts.command("token", "create", "robot", "wiki", "--permissions", "wiki.edit"); err != nil {
-		t.Errorf("%s %v", said, err)
-	}
+	said, err := ts.command("role", "create", "writer", "--permissions", "wiki.edit")
+	check(t, "error of role create", err, nil)
+	checkHas(t, "created role", said, "wiki.edit")
+	_, err = ts.command("token", "create", "robot", "wiki", "--permissions", "wiki.edit")
+	check(t, "error of token create", err, nil)
 	for action, want := range map[string]int{"permission.create": 2, "permission.update": 1, "permission.delete": 1} {
-		if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = $1 AND target = 'permission:wiki.edit'`, action); n != want {
-			t.Errorf("%d rows for %s", n, action)
-		}
+		check(t, "rows of "+action, ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = $1 AND target = 'permission:wiki.edit'`, action), want)
 	}
-	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'permission.delete' AND before @> '{"roles": ["editor", "only-ada"], "api_tokens": 1}'`); n != 1 {
-		t.Error("the removal does not say from whom")
-	}
+	check(t, "removals that say from whom", ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'permission.delete' AND before @> '{"roles": ["editor", "only-ada"], "api_tokens": 1}'`), 1)
 	ts.exec(`INSERT INTO declared_permissions SELECT 'p.' || n, 'One of many.' FROM generate_series(2, 100) n`)
 	root.refused(409, "too_many_permissions", "POST", permissionsPath, map[string]any{"name": "one.more", "meaning": "Something."})
 }
