@@ -14,29 +14,24 @@ func TestOneRole(t *testing.T) {
 	t.Parallel()
 	x := startAdministration(t)
 	root, path := x.root, x.path
-	for _, name := range []string{"ada", "ADA"} {
-		if items := root.must(200, "GET", "/api/v1/users?username="+name, nil).items(); len(items) != 1 || items[0]["username"] != "ada" {
-			t.Errorf("%s: %v", name, items)
+	found := func(list, field string) (names string) {
+		for _, item := range root.must(200, "GET", "/api/v1/"+list, nil).items() {
+			names += fmt.Sprint(item[field], " ")
 		}
+		return names
+	}
+	for _, name := range []string{"ada", "ADA"} {
+		check(t, "users named "+name, found("users?username="+name, "username"), "ada ")
 	}
 	x.addUser("ad")
-	if items := root.must(200, "GET", "/api/v1/users?username=ad&role=only-ad&status=active", nil).items(); len(items) != 1 || items[0]["username"] != "ad" {
-		t.Errorf("a name of two letters: %v", items)
-	}
-	if items := root.must(200, "GET", "/api/v1/users?username=a%25", nil).items(); len(items) != 0 {
-		t.Errorf("a pattern: %v", items)
-	}
-	if items := root.must(200, "GET", "/api/v1/roles?name=Keeper", nil).items(); len(items) != 1 || items[0]["name"] != "keeper" {
-		t.Errorf("role: %v", items)
-	}
-	if items := root.must(200, "GET", "/api/v1/roles?name=keep", nil).items(); len(items) != 0 {
-		t.Errorf("part of a role: %v", items)
-	}
+	check(t, "a name of two letters", found("users?username=ad&role=only-ad&status=active", "username"), "ad ")
+	check(t, "a pattern", found("users?username=a%25", "username"), "")
+	check(t, "role", found("roles?name=Keeper", "name"), "keeper ")
+	check(t, "part of a role", found("roles?name=keep", "name"), "")
 	roles := func(want string, a answer) {
 		t.Helper()
-		if got := fmt.Sprint(a.json["roles"]); got != want || a.header.Get("ETag") == "" {
-			t.Errorf("roles %s, want %s", got, want)
-		}
+		check(t, "roles", fmt.Sprint(a.json["roles"]), want)
+		check(t, "there is no ETag", a.header.Get("ETag") == "", false)
 	}
 	roles("[keeper member]", root.must(200, "POST", path+"/roles", map[string]string{"role": "Member"}))
 	roles("[keeper member]", root.must(200, "POST", path+"/roles", map[string]string{"role": "member"}))
@@ -80,9 +75,13 @@ func TestEndOne(t *testing.T) {
 	x.addToken("root", "three", datasetRead)
 	tokens := root.must(200, "GET", "/api/v1/tokens?limit=1", nil)
 	next := root.must(200, "GET", "/api/v1/tokens?limit=1&cursor="+tokens.text("next_cursor"), nil)
-	if a, b := tokens.items()[0], next.items()[0]; a["name"] != "two" || a["username"] != "ada" || b["name"] != "three" || b["username"] != "root" || next.json["next_cursor"] != nil {
-		t.Errorf("tokens by expiry: %s %s", tokens.body, next.body)
-	}
+	first := onlyItem(t, "tokens of the first page", tokens.items())
+	check(t, "first token", first["name"], "two")
+	check(t, "its owner", first["username"], "ada")
+	second := onlyItem(t, "tokens of the second page", next.items())
+	check(t, "second token", second["name"], "three")
+	check(t, "its owner", second["username"], "root")
+	check(t, "next_cursor of the second page", next.json["next_cursor"], nil)
 }
 
 // TestUnreadBy: the sender of a message sees which recipients who can sign in have not read it, and can delete it for good.
@@ -98,14 +97,14 @@ func TestUnreadBy(t *testing.T) {
 	id := author.publish("Read this")
 	path := fmt.Sprintf("/api/v1/system-messages/%d", id)
 	reader.must(204, "POST", fmt.Sprintf("/api/v1/inbox/%d/read", id), nil)
-	if m := author.must(200, "GET", path, nil); m.number("recipients") != 3 || m.number("readers") != 1 {
-		t.Errorf("recipients are who can sign in: %s", m.body)
-	}
+	m := author.must(200, "GET", path, nil)
+	check(t, "recipients", m.number("recipients"), 3)
+	check(t, "readers", m.number("readers"), 1)
 	first := author.must(200, "GET", path+"/unread-by?limit=1", nil)
 	second := author.must(200, "GET", path+"/unread-by?limit=1&cursor="+first.text("next_cursor"), nil)
-	if first.items()[0]["username"] != "author" || second.items()[0]["username"] != "slow" || second.json["next_cursor"] != nil {
-		t.Errorf("unread by %s and %s", first.body, second.body)
-	}
+	check(t, "first of unread-by", onlyItem(t, "first page", first.items())["username"], "author")
+	check(t, "second of unread-by", onlyItem(t, "second page", second.items())["username"], "slow")
+	check(t, "next_cursor of the second page", second.json["next_cursor"], nil)
 	reader.refused(403, "permission_missing", "GET", path+"/unread-by", nil)
 	author.refused(404, "not_found", "GET", "/api/v1/system-messages/999/unread-by", nil)
 
@@ -140,9 +139,8 @@ func TestListsAsJSON(t *testing.T) {
 		lines := strings.Split(strings.TrimSpace(cairn(append(strings.Fields(command), "--json")...)), "\n")
 		for _, line := range lines {
 			var object map[string]any
-			if err := json.Unmarshal([]byte(line), &object); err != nil || object[field] == nil {
-				t.Errorf("%s: %v: %s", command, err, line)
-			}
+			check(t, command+": error of "+line, json.Unmarshal([]byte(line), &object), nil)
+			check(t, command+": "+field+" is missing in "+line, object[field] == nil, false)
 		}
 	}
 }

@@ -28,9 +28,13 @@ func TestOwnSessions(t *testing.T) {
 	three, cookie := ts.client().login("ada", testPassword)
 	other := ts.signIn("bob", datasetRead)
 	items := two.must(200, "GET", sessionsPath, nil).items()
-	if len(items) != 3 || items[0]["current"] != false || items[1]["current"] != true || items[1]["address"] != "127.0.0.1" || items[1]["device"] == "" {
-		t.Errorf("sessions: %v", items)
+	if len(items) != 3 {
+		t.Fatalf("sessions: got %v, want 3", items)
 	}
+	check(t, "the newest session is current", items[0]["current"], false)
+	check(t, "the second session is current", items[1]["current"], true)
+	check(t, "address", items[1]["address"], "127.0.0.1")
+	check(t, "there is no device", items[1]["device"] == "", false)
 	two.refused(404, "not_found", "DELETE", sessionsPath+"/"+other.credentialID(), nil)
 	two.refused(404, "not_found", "DELETE", sessionsPath+"/nonsense", nil)
 	two.must(204, "DELETE", sessionsPath+"/"+three.credentialID(), nil)
@@ -70,19 +74,17 @@ func TestAPITokens(t *testing.T) {
 	a := c.must(201, "POST", tokensPath, body(nil))
 	c.refused(409, "name_taken", "POST", tokensPath, body(nil))
 	secret := a.text("token")
-	expires, err := time.Parse(time.RFC3339, a.text("expires_at"))
-	if days := time.Until(expires).Hours() / 24; err != nil || days < 89.9 || days > 90 || !strings.HasPrefix(secret, "cairn_pat_") {
-		t.Errorf("created: %s", a.body)
-	}
-	if list := c.must(200, "GET", tokensPath, nil); len(list.items()) != 1 || strings.Contains(string(list.body), secret) {
-		t.Errorf("list: %s", list.body)
-	}
+	left := time.Until(must(time.Parse(time.RFC3339, a.text("expires_at"))))
+	check(t, "time of the token", left.Round(2*time.Hour), 90*24*time.Hour)
+	checkHas(t, "secret", secret, "cairn_pat_")
+	list := c.must(200, "GET", tokensPath, nil)
+	check(t, "tokens", len(list.items()), 1)
+	checkLacks(t, "list of tokens", string(list.body), secret)
 
 	script := ts.client().as(secret)
 	me := script.must(200, "GET", mePath, nil)
-	if fmt.Sprint(me.json["permissions"]) != "["+datasetRead+"]" || me.json["credential"].(map[string]any)["kind"] != "token" {
-		t.Errorf("me: %s", me.body)
-	}
+	check(t, "permissions", fmt.Sprint(me.json["permissions"]), "["+datasetRead+"]")
+	check(t, "kind of the credential", me.json["credential"].(map[string]any)["kind"], "token")
 	script.must(200, "GET", "/api/v1/datasets", nil)
 	script.refused(403, "token_scope", "POST", "/api/v1/datasets", map[string]string{"name": "x", "path": "x"})
 	script.refused(403, "permission_missing", "GET", "/api/v1/users", nil)
@@ -175,9 +177,8 @@ func TestChangePassword(t *testing.T) {
 
 	c.refused(403, "wrong_password", "PATCH", mePath, map[string]string{"email": "ada@example.org", "current_password": "wrong"})
 	a := c.must(200, "PATCH", mePath, map[string]string{"email": "Ada@example.org", "current_password": next, "display_name": "Ada"})
-	if a.text("email") != "ada@example.org" || a.text("display_name") != "Ada" {
-		t.Errorf("%s", a.body)
-	}
+	check(t, "e-mail address", a.text("email"), "ada@example.org")
+	check(t, "display name", a.text("display_name"), "Ada")
 	if me := c.must(200, "GET", mePath, nil); me.text("display_name") != "Ada" {
 		t.Errorf("a change is not seen at once: %s", me.body)
 	}
@@ -233,9 +234,8 @@ func TestRevocationOnAnotherInstance(t *testing.T) {
 				at2.must(200, "GET", "/api/v1/datasets", nil) // an API token is no session
 				continue
 			}
-			if a := at2.do("GET", "/api/v1/datasets", nil); a.status != change.status || a.text("code") != change.code {
-				t.Errorf("%s, API token %t: %d %s, want %d %s", change.what, script, a.status, a.body, change.status, change.code)
-			}
+			what := fmt.Sprintf("%s, API token %t", change.what, script)
+			checkAnswer(t, what, at2.do("GET", "/api/v1/datasets", nil), change.status, change.code)
 		}
 	}
 	// GET /auth/me shows the last change of a user, also one made by hand.
@@ -310,7 +310,7 @@ func TestRehash(t *testing.T) {
 	ts.client().login("ada", testPassword) // hashes the password at the cost of the service
 	ts.stop()
 	ts = startServer(t, nil, append(ts.env, "CAIRN_ARGON2=m=20480,t=2,p=1")...)
-	var first, second string
+	var first string
 	read := func() (hash string) {
 		if err := ts.db.QueryRow(context.Background(), `SELECT password_hash FROM users WHERE username = 'ada'`).Scan(&hash); err != nil {
 			t.Fatal(err)
@@ -323,9 +323,8 @@ func TestRehash(t *testing.T) {
 		return strings.Contains(first, "$m=20480,t=2,p=1$")
 	})
 	ts.client().login("ada", testPassword)
-	if second = read(); !strings.Contains(first, "$m=20480,t=2,p=1$") || first != second {
-		t.Errorf("%s, then %s", first, second)
-	}
+	checkHas(t, "hash", first, "$m=20480,t=2,p=1$")
+	check(t, "hash after another login", read(), first)
 	for _, weak := range []string{"m=1024,t=2,p=1", "m=19456,t=1,p=1", "m=19456", "m=19456,t=2,p=0", "m=19456,t=2,p=1 "} {
 		if _, err := loadConfig([]string{"CAIRN_ARGON2=" + weak}); err == nil {
 			t.Errorf("%q was taken", weak)
@@ -363,9 +362,9 @@ func TestKeysCommand(t *testing.T) {
 		return err == nil && sealed
 	})
 	second := strings.TrimSuffix(strings.Fields(keys("add"))[2], ":")
-	if list := keys("list"); strings.Count(list, "\n") != 2 || !strings.HasPrefix(list, first) {
-		t.Errorf("after add:\n%s", list)
-	}
+	list := keys("list")
+	check(t, "keys after add", strings.Count(list, "\n"), 2)
+	check(t, "signer after add", strings.HasPrefix(list, first), true)
 	keys("promote", second)
 	if list := keys("list"); !strings.HasPrefix(list, second) {
 		t.Errorf("after promote:\n%s", list)
@@ -421,13 +420,9 @@ func TestForeignInstance(t *testing.T) {
 	one := startServer(t, nil)
 	env := append(one.env, "CAIRN_STATE_DIR="+t.TempDir())
 	err := run(context.Background(), []string{"serve"}, env, nil, &lockedBuffer{}, &lockedBuffer{})
-	if err == nil || !strings.Contains(err.Error(), "not known to another instance") {
-		t.Errorf("with other keys: %v", err)
-	}
+	checkError(t, "with other keys", err, "not known to another instance")
 	err = run(context.Background(), []string{"serve"}, one.env, nil, &lockedBuffer{}, &lockedBuffer{})
-	if err == nil || !strings.Contains(err.Error(), "another cairn uses the state directory") {
-		t.Errorf("on the same state directory: %v", err)
-	}
+	checkError(t, "on the same state directory", err, "another cairn uses the state directory")
 }
 
 // TestVerify: GET /auth/verify answers a proxy whether a request may pass, and for whom.
@@ -437,9 +432,9 @@ func TestVerify(t *testing.T) {
 	c := ts.signIn("ada", datasetRead)
 	a := c.must(204, "GET", verifyPath, nil)
 	id := c.must(200, "GET", mePath, nil).text("id")
-	if a.header.Get("X-Cairn-User") != "ada" || a.header.Get("X-Cairn-User-Id") != id || a.header.Get("X-Cairn-Permissions") != "dataset.read,inbox.read" {
-		t.Errorf("%v", a.header)
-	}
+	check(t, "X-Cairn-User", a.header.Get("X-Cairn-User"), "ada")
+	check(t, "X-Cairn-User-Id", a.header.Get("X-Cairn-User-Id"), id)
+	check(t, "X-Cairn-Permissions", a.header.Get("X-Cairn-Permissions"), "dataset.read,inbox.read")
 	c.must(204, "GET", verifyPath+"?permission=dataset.read", nil)
 	c.refused(403, "permission_missing", "GET", verifyPath+"?permission=user.manage", nil)
 	c.refused(403, "permission_missing", "GET", verifyPath+"?permission=", nil)
@@ -464,9 +459,10 @@ func TestTokenCommands(t *testing.T) {
 	robot := ts.client().as(secret)
 	robot.must(200, "GET", "/api/v1/datasets", nil)
 	ts.client().refused(401, "invalid_credentials", "POST", "/api/v1/auth/login", map[string]string{"username": "robot", "password": ""})
-	if list, err := cairn("token", "list", "robot"); err != nil || !strings.Contains(list, "nightly") || strings.Contains(list, secret) {
-		t.Errorf("%s %v", list, err)
-	}
+	list, err := cairn("token", "list", "robot")
+	check(t, "error of token list", err, nil)
+	checkHas(t, "token list", list, "nightly")
+	checkLacks(t, "token list", list, secret)
 	if _, err := cairn("token", "revoke", "robot", "nightly"); err != nil {
 		t.Error(err)
 	}
@@ -612,9 +608,8 @@ func TestKeysAtOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want := 1 + 8*(round+1); len(ring.keys) != want || ring.keys[0].id != first {
-			t.Fatalf("round %d: %d keys, want %d; %s signs, want %s", round, len(ring.keys), want, ring.keys[0].id, first)
-		}
+		check(t, fmt.Sprint("keys after round ", round), len(ring.keys), 1+8*(round+1))
+		check(t, fmt.Sprint("signer after round ", round), ring.keys[0].id, first)
 	}
 
 	dir := must(os.Open(cfg.stateDir))
@@ -654,9 +649,8 @@ func TestPruneKeepsSigner(t *testing.T) {
 	}
 
 	after := must(loadKeys(path, "", false))
-	if len(after.keys) != 2 || after.keys[0].id != spent.id {
-		t.Errorf("after promote and prune %d keys, of which %s signs, want 2 and %s", len(after.keys), after.keys[0].id, spent.id)
-	}
+	check(t, "keys after promote and prune", len(after.keys), 2)
+	check(t, "signer after promote and prune", after.keys[0].id, spent.id)
 	check(t, "prune says", out.String(), "every key is needed\n")
 	check(t, "rows that tell of removed keys", ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'keys.prune'`), 0)
 }

@@ -2,8 +2,8 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -29,20 +29,15 @@ func TestRefreshRotation(t *testing.T) {
 	ts.exec(`UPDATE sessions SET burst_began_at = now() - interval '11 seconds'`)
 	check(t, "successor of the generation that was replaced last", refreshCookieOf(c.refresh(second)), third)
 	a := c.refresh(first)
-	if a.status != 401 || a.text("code") != "refresh_token_reused" || !strings.Contains(a.header.Get("Set-Cookie"), "Max-Age=0") {
-		t.Errorf("two generations old, after the grace period: %s", a.body)
-	}
-	if a := c.refresh(third); a.status != 401 || a.text("code") != "session_ended" {
-		t.Errorf("the newest token outlived the theft: %s", a.body)
-	}
+	checkAnswer(t, "two generations old, after the grace period", a, 401, "refresh_token_reused")
+	checkHas(t, "its cookie", a.header.Get("Set-Cookie"), "Max-Age=0")
+	checkAnswer(t, "the newest token after the theft", c.refresh(third), 401, "session_ended")
 	c.refused(401, "invalid_token", "GET", "/api/v1/auth/me", nil)
 
 	c, first = ts.client().login("ada", testPassword)
 	c.refresh(first)
 	ts.exec(`UPDATE sessions SET rotated_at = now() - interval '11 seconds', burst_began_at = now() - interval '11 seconds' WHERE ended_at IS NULL`)
-	if a := c.refresh(first); a.status != 401 || a.text("code") != "refresh_token_reused" {
-		t.Errorf("after the grace period: %s", a.body)
-	}
+	checkAnswer(t, "after the grace period", c.refresh(first), 401, "refresh_token_reused")
 	c.refused(401, "invalid_token", "GET", "/api/v1/auth/me", nil)
 
 	c, first = ts.client().login("ada", testPassword)
@@ -50,13 +45,9 @@ func TestRefreshRotation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a := c.refresh(ts.keys.Load().keys[0].signRefresh(id, 5)); a.status != 401 || a.text("code") != "session_lost" {
-		t.Errorf("a generation that has not been: %s", a.body)
-	}
+	checkAnswer(t, "a generation that has not been", c.refresh(ts.keys.Load().keys[0].signRefresh(id, 5)), 401, "session_lost")
 	c.refused(401, "invalid_token", "GET", "/api/v1/auth/me", nil)
-	if a := c.refresh(ts.keys.Load().keys[0].signRefresh([16]byte{9}, 1)); a.status != 401 || a.text("code") != "session_ended" {
-		t.Errorf("a session that never was: %s", a.body)
-	}
+	checkAnswer(t, "a session that never was", c.refresh(ts.keys.Load().keys[0].signRefresh([16]byte{9}, 1)), 401, "session_ended")
 }
 
 // TestParallelRefresh: many tabs refresh at once. All go on, with one successor and one step.
@@ -71,10 +62,9 @@ func TestParallelRefresh(t *testing.T) {
 		wg.Go(func() { successors[i] = refreshCookieOf(c.refresh(first)) })
 	}
 	wg.Wait()
+	check(t, "there is a successor", successors[0] != "", true)
 	for _, successor := range successors {
-		if successor == "" || successor != successors[0] {
-			t.Errorf("got %q and %q", successor, successors[0])
-		}
+		check(t, "successor", successor, successors[0])
 	}
 	check(t, "generation", ts.queryInt(`SELECT generation FROM sessions`), 2)
 }
@@ -99,28 +89,20 @@ func TestRefreshBurst(t *testing.T) {
 		for i := range 4 { // one every 30 seconds
 			cookies = append(cookies, refresh(i))
 			for old := range i + 1 {
-				if refresh(old) != cookies[i+1] {
-					t.Errorf("generation %d does not get the current one", old+1)
-				}
+				check(t, fmt.Sprint("successor of generation ", old+1), refresh(old), cookies[i+1])
 			}
 			ts.refreshesLater(30)
 		}
 		// 120 seconds after the burst began the next refresh begins another, with what was replaced last.
 		cookies = append(cookies, refresh(4))
 		for old := 3; old <= 4; old++ {
-			if refresh(old) != cookies[5] {
-				t.Errorf("generation %d, replaced at most 30 seconds ago, does not get the current one", old+1)
-			}
+			check(t, fmt.Sprint("successor, at most 30 seconds later, of generation ", old+1), refresh(old), cookies[5])
 		}
 		if old == 3 {
 			ts.refreshesLater(80) // 110 seconds after it was replaced
-			if refresh(4) != cookies[5] {
-				t.Error("generation 5, replaced 80 seconds ago, does not get the current one")
-			}
+			check(t, "successor, 80 seconds later, of generation 5", refresh(4), cookies[5])
 		}
-		if a := c.refresh(cookies[old]); a.status != 401 || a.text("code") != "refresh_token_reused" {
-			t.Errorf("generation %d: %d %s", old+1, a.status, a.body)
-		}
+		checkAnswer(t, fmt.Sprint("generation ", old+1), c.refresh(cookies[old]), 401, "refresh_token_reused")
 		c.refused(401, "invalid_token", "GET", mePath, nil)
 	}
 	check(t, "audit rows", ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'session.refresh_token_reused'`), 2)
@@ -142,8 +124,10 @@ func TestBurstAfterLogin(t *testing.T) {
 	ts.refreshesLater(25)
 
 	for i, token := range tokens {
-		if a := c.refresh(token); a.status != 200 || refreshCookieOf(a) != tokens[3] && i < 3 {
-			t.Errorf("generation %d: got %d %s, want the current one", i+1, a.status, a.text("code"))
+		a := c.refresh(token)
+		checkAnswer(t, fmt.Sprint("generation ", i+1), a, 200, "")
+		if i < 3 {
+			check(t, fmt.Sprint("successor of generation ", i+1), refreshCookieOf(a), tokens[3])
 		}
 	}
 }
@@ -161,12 +145,8 @@ func TestBurstIsNotProlonged(t *testing.T) {
 			thief = refreshCookieOf(c.refresh(thief))
 			ts.refreshesLater(50)
 		}
-		if a := c.refresh(owners); a.status != 401 || a.text("code") != "refresh_token_reused" {
-			t.Errorf("after %d refreshes: got %d %s, want 401 refresh_token_reused", refreshes, a.status, a.text("code"))
-		}
-		if a := c.refresh(thief); a.status != 401 {
-			t.Errorf("after %d refreshes: the thief is still signed in", refreshes)
-		}
+		checkAnswer(t, fmt.Sprint("the owner after refreshes: ", refreshes), c.refresh(owners), 401, "refresh_token_reused")
+		check(t, fmt.Sprint("status of the thief after refreshes: ", refreshes), c.refresh(thief).status, 401)
 	}
 }
 
