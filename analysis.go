@@ -240,7 +240,7 @@ func (a *analyzer) getAnalysis(w http.ResponseWriter, r *http.Request) error {
 			if err := callerOf(r).recheck(ctx); err != nil {
 				return err
 			}
-			found, err = a.pathAnalysis(r.WithContext(ctx))
+			found, err = getAnalysis(ctx, a.core.db, found.DatasetID, found.ID)
 			return err
 		})
 		if errors.Is(err, errBusy) { // the caller's other requests were before it; look again
@@ -319,9 +319,14 @@ func (a *analyzer) cancelAnalysis(w http.ResponseWriter, r *http.Request) error 
 
 // pathAnalysis returns the analysis that the request's path names, or a 404.
 func (a *analyzer) pathAnalysis(r *http.Request) (analysis, error) {
-	found, err := getAnalysis(r.Context(), a.core.db, pathID(r, "id"), pathID(r, "analysis"))
+	d, err := a.catalogue.pathDataset(r)
+	if err != nil {
+		return analysis{}, err
+	}
+
+	found, err := getAnalysis(r.Context(), a.core.db, d.ID, pathID(r, "analysis"))
 	if _, isMissing := errors.AsType[*problem](err); isMissing {
-		err = a.catalogue.missingPart(r, "analysis", "analysis")
+		err = d.missingPart("analysis", r.PathValue("analysis"))
 	}
 	return found, err
 }

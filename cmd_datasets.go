@@ -47,6 +47,22 @@ func createDatasetCommand(ctx context.Context, o invocation) error {
 	return err
 }
 
+// setDatasetCommand is "cairn dataset set".
+func setDatasetCommand(ctx context.Context, o invocation) error {
+	d, err := o.getDataset(ctx, o.names[0])
+	if err != nil {
+		return err
+	}
+
+	change := datasetChangeRequest{
+		Name:        optional(o.options, "name"),
+		Description: optional(o.options, "description"),
+		Requires:    optional(o.options, "requires"),
+	}
+	d, err = updateDataset(ctx, o.db, operatorActor(), d.ID, change, operatorNow)
+	return o.print(err, d, "changed dataset %d, %s", d.ID, d.Name)
+}
+
 // outsideRoots returns the error for a path that is below no dataset root. It says how to add it.
 func (o invocation) outsideRoots(path string) error {
 	where := "for the service and in this terminal"
@@ -83,7 +99,12 @@ func (o invocation) createDataset(ctx context.Context, name, path string) (d dat
 	}
 
 	// If the directory is registered, the error names its dataset.
-	d, err = createDataset(ctx, o.db, operatorActor(), name, where.stored, "")
+	in := datasetRequest{
+		Name:     name,
+		Path:     where.stored,
+		Requires: o.options.Get("requires"),
+	}
+	d, err = createDataset(ctx, o.db, operatorActor(), in, operatorNow)
 	p, ok = errors.AsType[*problem](err)
 	if ok && p.status == http.StatusConflict {
 		existing, findErr := collectOne[dataset](ctx, o.db, nil,
@@ -116,7 +137,7 @@ func addDatasetCommand(ctx context.Context, o invocation) error {
 
 // listDatasetsCommand is "cairn dataset list".
 func listDatasetsCommand(ctx context.Context, o invocation) error {
-	datasets, err := listDatasets(ctx, o.db, "", nil, math.MaxInt32)
+	datasets, err := listDatasets(ctx, o.db, operatorActor(), "", nil, math.MaxInt32)
 	if err != nil {
 		return err
 	}
@@ -368,7 +389,7 @@ func compareCommand(ctx context.Context, o invocation) error {
 			cfg:      o.cfg,
 			db:       o.db,
 			patience: 30 * time.Second,
-		}),
+		}, nil),
 		here:  found[0],
 		there: found[1],
 		query: func(do func(context.Context) error) error { return do(ctx) },

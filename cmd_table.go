@@ -201,14 +201,21 @@ func commands() []command {
 		},
 
 		{
-			"dataset add", "PATH [--name NAME]",
+			"dataset add", "PATH [--name NAME] [--requires PERMISSION]",
 			needDatabase, addDatasetCommand,
 			"register a directory of elevation files and analyse it",
 		},
 		{
-			"dataset create", "NAME PATH",
+			"dataset create", "NAME PATH [--requires PERMISSION]",
 			needDatabase, createDatasetCommand,
 			"register a directory without an analysis; a relative path is below the first dataset root",
+		},
+		{
+			"dataset set",
+			"DATASET [--name NAME] [--description TEXT] [--requires PERMISSION] [--json]",
+			needDatabase, setDatasetCommand,
+			"change a dataset; with --requires only holders of the permission see it, " +
+				"with an empty one all who may read datasets",
 		},
 		{
 			"dataset list", "[--json]",

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"maps"
 	"mime"
 	"net/http"
 	"net/url"
@@ -654,6 +655,15 @@ func (p *page) Choice(action, name, label, value string, options ...string) fiel
 func (p *page) Choices(action, name, label, value string, options []string) field {
 	options = append([]string{"=any"}, options...)
 	return p.Choice(action, name, label, value, options...)
+}
+
+// Requires returns the choice of what a dataset requires: nothing, or a permission of the reader.
+func (p *page) Requires(action, value string) field {
+	options := []string{"=everybody who may read datasets"}
+	for _, permission := range slices.Sorted(maps.Keys(p.Can)) {
+		options = append(options, permission+"=only holders of "+permission)
+	}
+	return p.Choice(action, "requires", "Seen by", value, options...)
 }
 
 // Boxes returns a field of boxes to tick: all names, of which those in on are ticked.

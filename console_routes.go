@@ -203,10 +203,10 @@ func forms() []form {
 			"/roles", "/roles?done=deleted"},
 
 		{"/datasets", "POST /datasets",
-			"name path description",
+			"name path description requires",
 			"/datasets", "/datasets/{new}?done=added"},
 		{"/datasets/{id}", "PATCH /datasets/{id}",
-			"name description",
+			"name description requires",
 			"/datasets/{id}", "/datasets/{id}?done=saved"},
 		{"/datasets/{id}/expectation", "PATCH /datasets/{id}/expectation",
 			"crs vertical_crs posting sample_type nodata width height name boundary{}",

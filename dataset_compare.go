@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +24,7 @@ type comparison struct {
 	catalogue *catalogue
 	here      dataset
 	there     dataset
+	by        actor                                      // whoever reads the comparison
 	query     func(do func(context.Context) error) error // runs do, which asks the database
 
 	totals     map[string]int64 // cells by result
@@ -75,7 +75,7 @@ func (c *catalogue) getComparison(w http.ResponseWriter, r *http.Request) error 
 		return malformed(codeWrongType, "with must be the id of another dataset.")
 	}
 
-	there, err := c.datasetOf(r.Context(), id)
+	there, err := c.datasetOf(r, id)
 	if err != nil {
 		return err
 	}
@@ -90,6 +90,7 @@ func (c *catalogue) getComparison(w http.ResponseWriter, r *http.Request) error 
 		catalogue: c,
 		here:      here,
 		there:     there,
+		by:        actorOf(r),
 		query:     query,
 	}
 
@@ -123,7 +124,9 @@ func (c *comparison) write(ctx context.Context, out io.Writer, isText bool) erro
 		separator = ""
 		end = "cells: %sfiles that are not located: %s"
 	} else {
-		fmt.Fprintf(out, `{"here":%s,"there":%s,"cells":[`, encoded(c.here), encoded(c.there))
+		here := encoded(c.here.shownTo(c.by))
+		there := encoded(c.there.shownTo(c.by))
+		fmt.Fprintf(out, `{"here":%s,"there":%s,"cells":[`, here, there)
 	}
 
 	before := ""
@@ -516,14 +519,16 @@ var errChanged = errors.New("it has changed since it was analysed")
 func (c *comparison) compareBytes(ctx context.Context, cell comparedCell) (result, detail string) {
 	const block = 256 << 10 // bytes
 
-	// skip returns the result if file i cannot be read.
+	// skip returns the result if file i cannot be read. Its reason does not name the directory.
 	skip := func(i int, err error) (result, detail string) {
 		if errors.Is(err, io.EOF) {
 			err = errChanged
 		}
+		for cause := err; cause != nil; cause = errors.Unwrap(cause) {
+			err = cause
+		}
 		whose := [...]string{"here: ", "there: "}[i]
-		cause := cmp.Or(errors.Unwrap(err), err)
-		return isNotCompared, whose + reasonOf(cause)
+		return isNotCompared, whose + reasonOf(err)
 	}
 
 	var files [2]*content

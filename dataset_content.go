@@ -41,7 +41,7 @@ func mediaType(m extent) string {
 // leads out of the dataset. Once the file is open, the database is not asked any more.
 func (c *catalogue) getContent(w http.ResponseWriter, r *http.Request) error {
 	const query = `
-		SELECT (SELECT d.path FROM datasets d WHERE d.id = dataset_id) AS directory,` + fileColumns + `
+		SELECT` + fileColumns + `
 		FROM elevation_dataset_file_meta
 		WHERE dataset_id = $1 AND path = $2`
 
@@ -52,13 +52,16 @@ func (c *catalogue) getContent(w http.ResponseWriter, r *http.Request) error {
 
 	var m storedFile
 	getFile := func(ctx context.Context) (err error) {
-		m, err = collectOne[storedFile](
-			ctx, c.core.db, nil, "get file",
-			query, pathID(r, "id"), path,
-		)
-		if err == nil && m.ID == 0 {
-			err = c.missingPart(r.WithContext(ctx), "file", "path")
+		d, err := c.pathDataset(r.WithContext(ctx))
+		if err != nil {
+			return err
 		}
+
+		m.Directory = d.Path
+		m.ElevationDatasetFileMeta, err = collectOne[ElevationDatasetFileMeta](
+			ctx, c.core.db, d.missingPart("file", r.PathValue("path")), "get file",
+			query, d.ID, path,
+		)
 		return err
 	}
 	err := withPoolSlot(r, quick, getFile)
@@ -192,6 +195,9 @@ func fileUnavailable(err error) *problem {
 	}
 }
 
+// errNoAnswer is the error of a call of the file system that was abandoned.
+var errNoAnswer = errors.New("the file system does not answer")
+
 // askFileSystem runs ask, which calls the file system, and returns its error. A call of a dead
 // network file system may never return, so ask runs in its own goroutine. askFileSystem abandons
 // the goroutine after the patience of analyses, or when ctx ends. If ask succeeds after that, drop
@@ -231,7 +237,7 @@ func (c *catalogue) askFileSystem(
 		if errors.Is(ctx.Err(), context.Canceled) { // the client left
 			return ctx.Err()
 		}
-		err := fmt.Errorf("the file system of %s does not answer", directory)
+		err := fmt.Errorf("call the file system of %s: %w", directory, errNoAnswer)
 		return fileUnavailable(err)
 	}
 }

@@ -128,7 +128,7 @@ type datasetFile struct {
 
 // fileFilter selects the files that meet every condition that is set.
 type fileFilter struct {
-	datasetID *int64 // nil: all
+	datasetID *int64 // nil: those of datasets
 	status    *string
 	format    *string
 	crs       *string // a code, or the name in the file
@@ -136,7 +136,7 @@ type fileFilter struct {
 	prefix    *string // the path begins with it
 	warned    bool    // only files with warnings
 	ids       []int64 // of files; nil: all
-	datasets  []int64 // nil: all
+	datasets  []int64 // see selectVisible; nil: none
 	since     *int64  // the first and the last modification time, in nanoseconds since 1970
 	until     *int64
 	box       *mapBox // nil: anywhere; east is at least west, and more than 180 if the box crosses 180°
@@ -185,7 +185,7 @@ func foldPattern(text string) string {
 	return pattern.String()
 }
 
-// readFileFilter reads a fileFilter from the query. It selects from all datasets.
+// readFileFilter reads a fileFilter from the query. It selects from no dataset yet.
 func readFileFilter(query url.Values) (fileFilter, error) {
 	f := fileFilter{
 		status:  optional(query, "status"),
@@ -315,14 +315,16 @@ func (c *catalogue) pathFile(r *http.Request) (file datasetFile, err error) {
 		FROM elevation_dataset_file_meta
 		WHERE dataset_id = $1 AND id = $2`
 
-	file.DatasetID = pathID(r, "id")
-	file.ElevationDatasetFileMeta, err = collectOne[ElevationDatasetFileMeta](
-		r.Context(), c.core.db, nil, "get file",
-		query, file.DatasetID, pathID(r, "file"),
-	)
-	if err == nil && file.ID == 0 {
-		err = c.missingPart(r, "file", "file")
+	d, err := c.pathDataset(r)
+	if err != nil {
+		return file, err
 	}
+
+	file.DatasetID = d.ID
+	file.ElevationDatasetFileMeta, err = collectOne[ElevationDatasetFileMeta](
+		r.Context(), c.core.db, d.missingPart("file", r.PathValue("file")), "get file",
+		query, d.ID, pathID(r, "file"),
+	)
 	return file, err
 }
 
@@ -343,13 +345,11 @@ func (c *catalogue) listFiles(w http.ResponseWriter, r *http.Request) error {
 }
 
 // pathFilter returns the filter that the query gives, for the files of the dataset in the path or,
-// without one, of all.
+// without one, of all that the caller may see.
 func (c *catalogue) pathFilter(r *http.Request) (d dataset, f fileFilter, err error) {
 	f, err = readFileFilter(r.URL.Query())
-	hasDataset := r.PathValue("id") != ""
-	if err == nil && hasDataset {
-		d, err = c.pathDataset(r)
-		f.datasetID = &d.ID
+	if err == nil {
+		d, err = c.selectVisible(r, &f)
 	}
 	return d, f, err
 }
@@ -424,7 +424,7 @@ const (
 			AND (@prefix::text IS NULL OR f.path ^@ @prefix)
 			AND (@warned::boolean IS NOT TRUE OR f.warnings <> '{}')
 			AND (@ids::bigint[] IS NULL OR f.id = ANY (@ids))
-			AND (@datasets::bigint[] IS NULL OR f.dataset_id = ANY (@datasets))
+			AND (@dataset::bigint IS NOT NULL OR f.dataset_id = ANY (@datasets::bigint[]))
 			AND (@since::bigint IS NULL OR f.modified_ns >= @since)
 			AND (@until::bigint IS NULL OR f.modified_ns <= @until)`
 	fileEast = `(f.bbox[3] + CASE WHEN f.bbox[3] < f.bbox[1] THEN 360 ELSE 0 END)`
@@ -461,6 +461,9 @@ func (f fileFilter) args(after []string, limit int) pgx.NamedArgs {
 	box := mapBox{}
 	if f.box != nil {
 		box = *f.box
+	}
+	if f.datasetID != nil {
+		f.datasets = []int64{*f.datasetID}
 	}
 
 	return pgx.NamedArgs{
@@ -507,7 +510,7 @@ func listFiles(
 		WITH hits AS MATERIALIZED (
 			SELECT f.*, ` + fileRank + ` AS rank
 			FROM elevation_dataset_file_meta f
-			WHERE f.dataset_id = ANY (ARRAY(SELECT id FROM datasets WHERE @dataset::bigint IS NULL OR id = @dataset))
+			WHERE f.dataset_id = ANY (@datasets::bigint[])
 				AND` + fileNearBox + `
 				AND` + fileMatches + `
 				AND ` + isAfter + `

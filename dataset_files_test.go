@@ -47,7 +47,7 @@ func placedFile(t testing.TB, path string, code int, transform ...float64) Eleva
 func (ts *testServer) addFiles(name string, files []ElevationDatasetFileMeta) (dataset int64) {
 	ts.t.Helper()
 	ctx := context.Background()
-	d, err := createDataset(ctx, ts.db, operatorActor(), name, name, "")
+	d, err := createDataset(ctx, ts.db, operatorActor(), datasetRequest{Name: name, Path: name}, operatorNow)
 	if err != nil {
 		ts.t.Fatal(err)
 	}
@@ -228,6 +228,7 @@ func checkFileQueries(ts *testServer, n, queries int) {
 			t.Fatal(query, err)
 		}
 		filter.datasetID = []*int64{&one, &two, nil}[i%3]
+		filter.datasets = []int64{one, two}
 		var got, want []string
 		finest := 0.0
 		for after := firstFile(); ; {
@@ -272,7 +273,7 @@ func checkFileQueries(ts *testServer, n, queries int) {
 func TestPointsBeyond180(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
-	ts.addFiles("beyond", []ElevationDatasetFileMeta{
+	dataset := ts.addFiles("beyond", []ElevationDatasetFileMeta{
 		placedFile(t, "web", 3857, 7000, 0, 19.8e6, 0, -7000, -1.8e6),             // 177.9 to 184.2, -19.1 to -16
 		placedFile(t, "web west", 3857, 7000, 0, -20.6e6, 0, -7000, -1.8e6),       // -185.1 to -178.8
 		placedFile(t, "web whole", 3857, 500_000, 0, 0, 0, -500_000, 12.5e6),      // 0 to 360 and more
@@ -300,6 +301,7 @@ func TestPointsBeyond180(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		filter.datasetID = &dataset
 		files, err := findFiles(t.Context(), ts.db, filter, firstFile(), 100)
 		var got []string
 		for _, file := range files {

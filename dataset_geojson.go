@@ -16,7 +16,8 @@ import (
 )
 
 // fileProperties returns the properties of a file's feature: its row, without lists. The field
-// location is the path as gdaltindex in the dataset root writes it.
+// location is the path as gdaltindex in the dataset root writes it. If d has no directory, which is
+// not shown to all, it is the path below that directory.
 func fileProperties(d dataset, f datasetFile) object {
 	raw, _ := decodePath(f.Path) // as the walk wrote it
 	if !utf8.ValidString(raw) {  // JSON cannot hold it
@@ -57,12 +58,13 @@ func (c *catalogue) getFootprints(w http.ResponseWriter, r *http.Request) error 
 		return invalid{{"all", fieldUnknown, "must be 0 or 1"}}.err()
 	}
 
+	shown := d.shownTo(actorOf(r))
 	read := func(emit func(object) error) error {
 		return c.eachFile(r, f, func(file datasetFile) error {
 			if file.BBox == nil && all != "1" {
 				return nil
 			}
-			properties := fileProperties(d, file)
+			properties := fileProperties(shown, file)
 			return emit(featureOf(file.ElevationDatasetFileMeta, properties))
 		})
 	}

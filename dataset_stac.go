@@ -58,7 +58,7 @@ func stacConformance() []string {
 
 // getSTAC answers GET /api/v1/stac, the landing page and catalogue, with a child for each dataset.
 func (c *catalogue) getSTAC(w http.ResponseWriter, r *http.Request) error {
-	datasets, err := listDatasets(r.Context(), c.core.db, "", nil, math.MaxInt32)
+	datasets, err := listDatasets(r.Context(), c.core.db, actorOf(r), "", nil, math.MaxInt32)
 	if err != nil {
 		return err
 	}
@@ -110,7 +110,11 @@ func collectionURL(root string, dataset int64) string {
 
 // listCollections answers GET /api/v1/stac/collections.
 func (c *catalogue) listCollections(w http.ResponseWriter, r *http.Request) error {
-	found, err := listCollections(r.Context(), c.core.db, nil)
+	var f fileFilter
+	if _, err := c.selectVisible(r, &f); err != nil {
+		return err
+	}
+	found, err := listCollections(r.Context(), c.core.db, f.datasets)
 	if err != nil {
 		return err
 	}
@@ -134,13 +138,16 @@ func (c *catalogue) listCollections(w http.ResponseWriter, r *http.Request) erro
 
 // getCollection answers GET /api/v1/stac/collections/{id}.
 func (c *catalogue) getCollection(w http.ResponseWriter, r *http.Request) error {
-	id := pathID(r, "id")
-	found, err := listCollections(r.Context(), c.core.db, &id)
+	d, err := c.pathDataset(r)
 	if err != nil {
 		return err
 	}
-	if len(found) == 0 {
-		return notFound("collection", id)
+	found, err := listCollections(r.Context(), c.core.db, []int64{d.ID})
+	if err != nil {
+		return err
+	}
+	if len(found) == 0 { // it was deleted meanwhile
+		return notFound("dataset", d.ID)
 	}
 
 	root := c.core.baseURL(r) + stacPath
@@ -159,9 +166,9 @@ type stacCollection struct {
 	Formats  []string
 }
 
-// listCollections returns the collection of a dataset, or without an id all collections, in the
-// order of names. The statement is planned for its values: one dataset may have few of the rows.
-func listCollections(ctx context.Context, q querier, id *int64) ([]stacCollection, error) {
+// listCollections returns the collections of datasets, in the order of names. The statement is
+// planned for its values: one dataset may have few of the rows.
+func listCollections(ctx context.Context, q querier, ids []int64) ([]stacCollection, error) {
 	const query = `
 		WITH kinds AS (
 			SELECT f.dataset_id,
@@ -172,7 +179,7 @@ func listCollections(ctx context.Context, q querier, id *int64) ([]stacCollectio
 				min(f.modified_ns) AS first,
 				max(f.modified_ns) AS last,` + overallColumns + `
 			FROM elevation_dataset_file_meta f
-			WHERE f.status = 'ok' AND ($1::bigint IS NULL OR f.dataset_id = $1)
+			WHERE f.status = 'ok' AND f.dataset_id = ANY ($1::bigint[])
 			GROUP BY f.dataset_id, f.crs, f.format
 		)
 		SELECT ` + datasetColumns + `,
@@ -190,13 +197,13 @@ func listCollections(ctx context.Context, q querier, id *int64) ([]stacCollectio
 			array_remove(array_agg(DISTINCT format), NULL) AS formats
 		FROM datasets
 		LEFT JOIN kinds ON dataset_id = id
-		WHERE ($1::bigint IS NULL OR id = $1)
+		WHERE id = ANY ($1)
 		GROUP BY id
 		ORDER BY name`
 
 	return collect[stacCollection](
 		ctx, q, "list collections",
-		query, pgx.QueryExecModeCacheDescribe, id,
+		query, pgx.QueryExecModeCacheDescribe, ids,
 	)
 }
 

@@ -176,12 +176,8 @@ func (c *catalogue) searchItems(w http.ResponseWriter, r *http.Request) error {
 		}
 		return err
 	}
-	if r.PathValue("id") != "" {
-		d, err := c.pathDataset(r)
-		if err != nil {
-			return err
-		}
-		f.datasetID = &d.ID
+	if _, err := c.selectVisible(r, &f); err != nil {
+		return err
 	}
 
 	limit, err := readItemLimit(query)

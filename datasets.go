@@ -21,26 +21,32 @@ import (
 // catalogue is the component of datasets and their files.
 type catalogue struct {
 	core      *core
+	accounts  *accounts
 	fileCalls *limiter // calls of the file system for the contents of one dataset, and of all
 }
 
 // newCatalogue returns the catalogue.
-func newCatalogue(core *core) *catalogue {
-	return &catalogue{core: core, fileCalls: newLimiter(maxFileCalls, maxAllFileCalls)}
+func newCatalogue(core *core, accounts *accounts) *catalogue {
+	return &catalogue{
+		core:      core,
+		accounts:  accounts,
+		fileCalls: newLimiter(maxFileCalls, maxAllFileCalls),
+	}
 }
 
 // dataset is a directory of elevation files.
 type dataset struct {
 	ID          int64     `json:"id"`
 	Name        string    `json:"name"`
-	Path        string    `json:"path"` // relative to the first dataset root, else absolute
+	Path        string    `json:"path,omitzero"` // relative to the first dataset root, else absolute; see shownTo
 	Description string    `json:"description"`
+	Requires    string    `json:"requires"` // the permission needed to see it, besides dataset.read; "": none
 	CreatedAt   time.Time `json:"created_at"`
 	UpdatedAt   time.Time `json:"updated_at"`
 }
 
 // datasetColumns are the columns of a dataset, in the table datasets.
-const datasetColumns = `id, name, path, description, created_at, updated_at`
+const datasetColumns = `id, name, path, description, requires, created_at, updated_at`
 
 // datasetDetails is a dataset with totals of its files and its newest analysis.
 type datasetDetails struct {
@@ -61,9 +67,10 @@ type datasetItem struct {
 // listDatasets answers GET /api/v1/datasets, ordered by name; with name, only that dataset.
 func (c *catalogue) listDatasets(w http.ResponseWriter, r *http.Request) error {
 	name := optional(r.URL.Query(), "name")
+	by := actorOf(r)
 
 	list := func(after []string, limit int) ([]datasetItem, error) {
-		datasets, err := listDatasets(r.Context(), c.core.db, after[0], name, limit)
+		datasets, err := listDatasets(r.Context(), c.core.db, by, after[0], name, limit)
 		if err != nil {
 			return nil, err
 		}
@@ -76,7 +83,7 @@ func (c *catalogue) listDatasets(w http.ResponseWriter, r *http.Request) error {
 
 		items := []datasetItem{}
 		for _, d := range datasets {
-			items = append(items, datasetItem{d, reports[d.ID]})
+			items = append(items, datasetItem{d.shownTo(by), reports[d.ID]})
 		}
 		return items, err
 	}
@@ -87,11 +94,12 @@ func (c *catalogue) listDatasets(w http.ResponseWriter, r *http.Request) error {
 	return writeList(c.core, w, r, []string{""}, list, key)
 }
 
-// listDatasets returns datasets with names after a given one, ordered by name; with name, only that
-// dataset.
+// listDatasets returns the datasets that the actor may see, with names after a given one, ordered
+// by name; with name, only that dataset.
 func listDatasets(
 	ctx context.Context,
 	q querier,
+	by actor,
 	after string,
 	name *string,
 	limit int,
@@ -99,10 +107,10 @@ func listDatasets(
 	const query = `
 		SELECT ` + datasetColumns + `
 		FROM datasets
-		WHERE name > $1 AND ($2::text IS NULL OR name = $2)
+		WHERE ` + isVisible + ` AND name > $2 AND ($3::text IS NULL OR name = $3)
 		ORDER BY name
-		LIMIT $3`
-	return collect[dataset](ctx, q, "list datasets", query, after, name, limit)
+		LIMIT $4`
+	return collect[dataset](ctx, q, "list datasets", query, sightOf(by), after, name, limit)
 }
 
 // datasetRequest is the body of POST /api/v1/datasets.
@@ -110,6 +118,7 @@ type datasetRequest struct {
 	Name        string `json:"name"`
 	Path        string `json:"path"`
 	Description string `json:"description"`
+	Requires    string `json:"requires"`
 }
 
 // createDataset answers POST /api/v1/datasets. The directory must exist below a dataset root. If
@@ -128,14 +137,8 @@ func (c *catalogue) createDataset(w http.ResponseWriter, r *http.Request, in dat
 		return err
 	}
 
-	d, err := createDataset(
-		r.Context(),
-		c.core.db,
-		actorOf(r),
-		in.Name,
-		dir.stored,
-		in.Description,
-	)
+	in.Path = dir.stored
+	d, err := createDataset(r.Context(), c.core.db, actorOf(r), in, c.accounts.actorNow(r, datasetManage))
 	location := "/api/v1/datasets/" + strconv.FormatInt(d.ID, 10)
 	return writeCreated(w, d, location, err)
 }
@@ -197,7 +200,7 @@ func (c *catalogue) getDataset(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	details, err := summarizeDataset(r.Context(), c.core.db, d)
+	details, err := summarizeDataset(r.Context(), c.core.db, d.shownTo(actorOf(r)))
 	return writeEntity(w, details, "", err)
 }
 
@@ -205,14 +208,32 @@ func (c *catalogue) getDataset(w http.ResponseWriter, r *http.Request) error {
 type datasetChangeRequest struct {
 	Name        *string `json:"name"`
 	Description *string `json:"description"`
+	Requires    *string `json:"requires"`
 }
 
-// updateDataset answers PATCH /api/v1/datasets/{id}, which changes name and description.
+// updateDataset answers PATCH /api/v1/datasets/{id}, which changes name, description and requires.
 func (c *catalogue) updateDataset(w http.ResponseWriter, r *http.Request, in datasetChangeRequest) error {
+	d, err := updateDataset(
+		r.Context(), c.core.db, actorOf(r), pathID(r, "id"), in,
+		c.accounts.actorNow(r, datasetManage),
+	)
+	return writeEntity(w, d, "", err)
+}
+
+// updateDataset changes name, description and what the dataset requires. now is as for mayRequire.
+func updateDataset(
+	ctx context.Context,
+	db *pgxpool.Pool,
+	by actor,
+	id int64,
+	in datasetChangeRequest,
+	now actorReader,
+) (after dataset, err error) {
 	const query = `
 		UPDATE datasets
 		SET name = $2,
 			description = $3,
+			requires = $4,
 			updated_at = now()
 		WHERE id = $1
 		RETURNING ` + datasetColumns
@@ -220,26 +241,29 @@ func (c *catalogue) updateDataset(w http.ResponseWriter, r *http.Request, in dat
 	var v invalid
 	checkDatasetTexts(&v, in.Name, in.Description)
 	if err := v.err(); err != nil {
-		return err
+		return after, err
 	}
 
-	var after dataset
 	update := func(tx pgx.Tx, d dataset) (_, _ any, err error) {
 		after = d
 		after.Name = *cmp.Or(in.Name, &d.Name)
 		after.Description = *cmp.Or(in.Description, &d.Description)
+		after.Requires = *cmp.Or(in.Requires, &d.Requires)
 		if isSame(d, after) {
 			return nil, nil, nil
 		}
 
+		if err := mayRequire(ctx, tx, d.Requires, after.Requires, now); err != nil {
+			return nil, nil, err
+		}
 		after, err = oneDataset(
-			r.Context(), tx, nil, "update dataset",
-			query, d.ID, after.Name, after.Description,
+			ctx, tx, nil, "update dataset",
+			query, d.ID, after.Name, after.Description, after.Requires,
 		)
 		return d, after, err
 	}
-	err := c.changeDataset(r, "dataset.update", update)
-	return writeEntity(w, after, "", err)
+	err = changeDataset(ctx, db, by, id, "dataset.update", update)
+	return after, err
 }
 
 // deleteDataset answers DELETE /api/v1/datasets/{id}.
@@ -267,73 +291,6 @@ func deleteDataset(ctx context.Context, db *pgxpool.Pool, by actor, id int64) er
 		return d, nil, err
 	}
 	return changeDataset(ctx, db, by, id, "dataset.delete", deleteRow)
-}
-
-// changeDataset is the function changeDataset for the dataset in the path of a request.
-func (c *catalogue) changeDataset(
-	r *http.Request,
-	action string,
-	do func(tx pgx.Tx, d dataset) (before, after any, err error),
-) error {
-	return changeDataset(r.Context(), c.core.db, actorOf(r), pathID(r, "id"), action, do)
-}
-
-// changeDataset runs do in a transaction that has locked the dataset, and writes an audit row with
-// the objects that do returns, unless both are nil. Until the transaction ends, no other can change
-// or delete the dataset or begin an analysis of it.
-func changeDataset(
-	ctx context.Context,
-	db *pgxpool.Pool,
-	by actor,
-	id int64,
-	action string,
-	do func(tx pgx.Tx, d dataset) (before, after any, err error),
-) error {
-	const query = `
-		SELECT ` + datasetColumns + `
-		FROM datasets
-		WHERE id = $1
-		FOR NO KEY UPDATE`
-
-	return inTransaction(ctx, db, func(tx pgx.Tx) error {
-		d, err := oneDataset(ctx, tx, notFound("dataset", id), "lock dataset", query, id)
-		if err != nil {
-			return err
-		}
-
-		before, after, err := do(tx, d)
-		isUnchanged := before == nil && after == nil
-		if err != nil || isUnchanged {
-			return err
-		}
-		return audit(ctx, tx, by, action, d.target(), before, after)
-	})
-}
-
-// pathDataset returns the dataset whose id is in the path, or a 404.
-func (c *catalogue) pathDataset(r *http.Request) (dataset, error) {
-	return c.datasetOf(r.Context(), pathID(r, "id"))
-}
-
-// datasetOf returns the dataset with that id, or a 404.
-func (c *catalogue) datasetOf(ctx context.Context, id int64) (dataset, error) {
-	const query = `
-		SELECT ` + datasetColumns + `
-		FROM datasets
-		WHERE id = $1`
-	return oneDataset(ctx, c.core.db, notFound("dataset", id), "get dataset", query, id)
-}
-
-// missingPart returns the 404 for a part of the dataset in the path, which the path value called
-// name identifies. If the dataset itself is missing, the 404 is for the dataset.
-func (c *catalogue) missingPart(r *http.Request, kind, name string) error {
-	d, err := c.pathDataset(r)
-	if err != nil {
-		return err
-	}
-
-	part := fmt.Sprintf("%s %s of dataset", kind, r.PathValue(name))
-	return notFound(part, d.ID)
 }
 
 // datasetDirectory is where a dataset's files are.
@@ -494,24 +451,34 @@ func (d dataset) target() string {
 	return "dataset:" + d.Name
 }
 
-// createDataset creates a dataset, with an audit row.
+// createDataset creates a dataset, with an audit row. The path is that of a datasetDirectory. now
+// is as for mayRequire.
 func createDataset(
 	ctx context.Context,
 	db *pgxpool.Pool,
 	by actor,
-	name, path, description string,
+	in datasetRequest,
+	now actorReader,
 ) (d dataset, err error) {
 	const query = `
 		INSERT INTO datasets (
 			name,
 			path,
-			description
+			description,
+			requires
 		)
-		VALUES ($1, $2, $3)
+		VALUES ($1, $2, $3, $4)
 		RETURNING ` + datasetColumns
 
 	err = inTransaction(ctx, db, func(tx pgx.Tx) error {
-		d, err = oneDataset(ctx, tx, nil, "create dataset", query, name, path, description)
+		if err := mayRequire(ctx, tx, "", in.Requires, now); err != nil {
+			return err
+		}
+
+		d, err = oneDataset(
+			ctx, tx, nil, "create dataset",
+			query, in.Name, in.Path, in.Description, in.Requires,
+		)
 		if err != nil {
 			return err
 		}

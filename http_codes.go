@@ -130,6 +130,8 @@ const (
 	codePermissionBuiltIn problemCode = "permission_built_in"
 	// Roles or API tokens hold the permission.
 	codePermissionInUse problemCode = "permission_in_use"
+	// A dataset requires the permission.
+	codePermissionRequiredByDataset problemCode = "permission_required_by_dataset"
 	// A hundred permissions are declared already.
 	codeTooManyPermissions problemCode = "too_many_permissions"
 	// The user has a hundred API tokens already.

@@ -210,7 +210,7 @@ func TestComputingEnds(t *testing.T) {
 	}
 
 	ts.addChecked("tiles", files)
-	d := must(listDatasets(t.Context(), ts.db, "", nil, 1))[0]
+	d := must(listDatasets(t.Context(), ts.db, operatorActor(), "", nil, 1))[0]
 	grids := must(storedGrids(t.Context(), ts.db, d.ID))
 	details := must(summarizeDataset(t.Context(), ts.db, d))
 	over, cancel := context.WithTimeout(t.Context(), 0)
@@ -227,7 +227,7 @@ func TestComputingEnds(t *testing.T) {
 			return c.drawFiles(over, late)
 		},
 		"files of an area": func() error {
-			_, err := findFiles(over, late, fileFilter{area: area{}, box: &mapBox{-180, -90, 180, 90}}, firstFile(), 10)
+			_, err := findFiles(over, late, fileFilter{datasets: []int64{d.ID}, area: area{}, box: &mapBox{-180, -90, 180, 90}}, firstFile(), 10)
 			return err
 		},
 		"gaps": func() error {

@@ -285,7 +285,7 @@ func newServer(
 	s := &server{core: core}
 	s.accounts = newAccounts(core, breached)
 	s.announcements = &announcements{core}
-	s.catalogue = newCatalogue(core)
+	s.catalogue = newCatalogue(core, s.accounts)
 
 	// Instances that share a database tell each other apart by a random name.
 	instance := rand.Text()

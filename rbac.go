@@ -130,19 +130,31 @@ func (a *accounts) administer(
 	do func(ctx context.Context, tx pgx.Tx, by actor) error,
 ) error {
 	ctx := r.Context()
-	by := actorOf(r)
 	return a.queueAccessChange(ctx, func(tx pgx.Tx) error {
-		p, err := getPrincipal(ctx, tx, &a.users, callerOf(r).credential)
+		by, err := a.actorNow(r, permission)(ctx, tx)
 		if err != nil {
 			return err
 		}
+		return do(ctx, tx, by)
+	})
+}
+
+// actorNow returns a function that reads the caller again, who must hold the permission ("" if none
+// is needed). The function requires lockAccess.
+func (a *accounts) actorNow(r *http.Request, permission string) func(context.Context, pgx.Tx) (actor, error) {
+	return func(ctx context.Context, tx pgx.Tx) (actor, error) {
+		by := actorOf(r)
+		p, err := getPrincipal(ctx, tx, &a.users, callerOf(r).credential)
+		if err != nil {
+			return by, err
+		}
 		if permission != "" && !p.holds(permission) {
-			return p.lacks(permission)
+			return by, p.lacks(permission)
 		}
 
 		by.permissions = p.Permissions
-		return do(ctx, tx, by)
-	})
+		return by, nil
+	}
 }
 
 // coversHolders is coversRoles for every user who holds this role, with all roles of that user. It
@@ -273,7 +285,10 @@ func builtInPermissions() []permissionView {
 // maxDeclared is how many permissions may be declared: answers to a proxy may list them all.
 const maxDeclared = 100
 
-// permissionName matches the names of declared permissions, of any length.
+// maxPermissionName is the length of the longest name of a permission.
+const maxPermissionName = 63
+
+// permissionName matches the names of permissions, of any length.
 var permissionName = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]*(\.[a-z0-9_-]+)+$`)
 
 // checkDeclaration returns a 422 if the name or the meaning of a declared permission is invalid.
@@ -282,7 +297,7 @@ func checkDeclaration(name, meaning string) error {
 	prefix, _, _ := strings.Cut(name, ".")
 	hasPrefix := func(builtIn string) bool { return strings.HasPrefix(builtIn, prefix+".") }
 	isReserved := prefix == "cairn" || slices.ContainsFunc(builtInNames(), hasPrefix)
-	isName := permissionName.MatchString(name) && len(name) <= 63
+	isName := permissionName.MatchString(name) && len(name) <= maxPermissionName
 
 	v.check(isName, "name", fieldMalformed,
 		"must be like wiki.edit: lower-case letters, digits, dashes and underscores around a dot, at most 63")
@@ -369,7 +384,8 @@ func (a *accounts) updatePermission(w http.ResponseWriter, r *http.Request, in m
 }
 
 // removePermission answers DELETE /api/v1/permissions/{name}. With ?force it takes the permission
-// from the roles and API tokens that hold it; without, such a permission is a 409.
+// from the roles and API tokens that hold it; without, such a permission is a 409. One that a
+// dataset requires is a 409 in any case, so that no dataset becomes visible.
 func (a *accounts) removePermission(w http.ResponseWriter, r *http.Request) error {
 	const remove = dropGrants + ` DELETE FROM declared_permissions WHERE name = $1`
 	query := r.URL.Query()
@@ -380,6 +396,11 @@ func (a *accounts) removePermission(w http.ResponseWriter, r *http.Request) erro
 	isForced := query.Has("force") && force != "false"
 
 	return writeDone(w, a.actOnPermission(r, func(ctx context.Context, tx pgx.Tx, by actor, p heldPermission) error {
+		if p.IsRequired {
+			return conflict(codePermissionRequiredByDataset,
+				"Datasets require this permission. Change what they require first.")
+		}
+
 		isHeld := len(p.Roles) > 0 || p.APITokens > 0
 		if isHeld && !isForced {
 			return conflict(codePermissionInUse,
@@ -396,15 +417,17 @@ func (a *accounts) removePermission(w http.ResponseWriter, r *http.Request) erro
 // heldPermission is a declared permission, with the roles and the number of unexpired API tokens
 // that name it.
 type heldPermission struct {
-	Name      string   `json:"name"`
-	Meaning   string   `json:"meaning"`
-	Roles     []string `json:"roles"`
-	APITokens int64    `json:"api_tokens"`
+	Name       string   `json:"name"`
+	Meaning    string   `json:"meaning"`
+	Roles      []string `json:"roles"`
+	APITokens  int64    `json:"api_tokens"`
+	IsRequired bool     `json:"-"` // by a dataset
 }
 
 // actOnPermission runs do on the declared permission of the path, under lockAccess. It checks the
 // subset rule first: the caller must hold every permission of the roles that have this one. If an
-// API token names it, the caller must hold the permission itself.
+// API token names it or a dataset requires it, the caller must hold the permission itself, and the
+// 403 does not tell which of the two it is.
 func (a *accounts) actOnPermission(
 	r *http.Request,
 	do func(context.Context, pgx.Tx, actor, heldPermission) error,
@@ -425,7 +448,8 @@ func (a *accounts) actOnPermission(
 				FROM api_tokens t
 				WHERE d.name = ANY (t.permissions)
 					AND t.expires_at > now()
-			) AS api_tokens
+			) AS api_tokens,
+			EXISTS (SELECT FROM datasets WHERE requires = d.name) AS is_required
 		FROM declared_permissions d
 		WHERE d.name = $1`
 
@@ -448,7 +472,7 @@ func (a *accounts) actOnPermission(
 		if err := by.coversRoles(ctx, tx, p.Roles); err != nil {
 			return err
 		}
-		if p.APITokens > 0 {
+		if p.APITokens > 0 || p.IsRequired {
 			if err := by.covers([]string{p.Name}); err != nil {
 				return err
 			}

@@ -31,6 +31,18 @@ type accessModel struct {
 	declared []string
 	held     map[string]map[string]bool // permissions by the id of an active user
 	admins   map[string]bool            // ids of active users with the role admin
+	requires map[string]string          // what each dataset requires, by its name
+}
+
+// visible returns the names of the datasets that somebody who may do this sees.
+func (m accessModel) visible(can map[string]bool) (names []string) {
+	for name, required := range m.requires {
+		if can[datasetRead] && (required == "" || can[required]) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // model reads the database.
@@ -68,7 +80,50 @@ func (w *gainWalk) model() accessModel {
 			m.held[id] = map[string]bool{"inbox.read": true}
 		}
 	}
+	m.requires = map[string]string{}
+	var dataset, required string
+	must(pgx.ForEachRow(must(w.db.Query(ctx, `SELECT name, requires FROM datasets`)), []any{&dataset, &required}, func() error {
+		m.requires[dataset] = required
+		return nil
+	}))
 	return m
+}
+
+// checkDatasets compares the datasets that the service shows to a credential with the model.
+func (w *gainWalk) checkDatasets(who string, c client, m accessModel, can map[string]bool) {
+	w.t.Helper()
+	a := c.do("GET", "/api/v1/datasets?limit=500", nil)
+	var shown []string
+	for _, item := range a.items() {
+		shown = append(shown, item["name"].(string))
+	}
+	if want := m.visible(can); !slices.Equal(shown, want) || a.status == 200 != can[datasetRead] {
+		w.t.Fatalf("%s sees the datasets %v (%d), by the model %v", who, shown, a.status, want)
+	}
+	one := w.pick(slices.Collect(maps.Keys(m.requires)))
+	id := fmt.Sprint(w.queryInt(`SELECT id FROM datasets WHERE name = $1`, one))
+	if got := c.do("GET", "/api/v1/datasets/"+id+"/report", nil).status; got == 200 != slices.Contains(m.visible(can), one) {
+		w.t.Fatalf("%s gets %d for the dataset %s, which requires %q; the model: %v", who, got, one, m.requires[one], can)
+	}
+}
+
+// checkRequired: a step changes what a dataset requires only if its agent could do so, and leaves none that requires a
+// permission that does not exist.
+func (w *gainWalk) checkRequired(step int, did string, before, after accessModel, could map[string]bool) {
+	w.t.Helper()
+	for name, required := range after.requires {
+		former, isOld := before.requires[name]
+		known := append(builtInNames(), after.declared...)
+		if required != "" && !slices.Contains(known, required) {
+			w.t.Fatalf("step %d: %s requires %s, which %s has removed", step, name, required, did)
+		}
+		for _, needed := range []string{former, required} {
+			isChanged := former != required || !isOld
+			if isChanged && (needed != "" && !could[needed] || !could[datasetManage]) {
+				w.t.Fatalf("step %d: %s requires %q and not %q by %s of an agent that may do %v", step, name, required, former, did, could)
+			}
+		}
+	}
 }
 
 // of returns what a live credential of the user may do.
@@ -104,6 +159,7 @@ func (a *agent) reach(w *gainWalk, m accessModel) (can map[string]bool, isAdmin 
 		if proxy.status == 204 != want[asked] || proxy.status == 204 && proxy.header.Get("X-Cairn-Permissions") != strings.Join(said, ",") {
 			w.t.Fatalf("%s: the proxy is answered %d %v about %s; the model: %v", a.name, proxy.status, proxy.header, asked, want)
 		}
+		w.checkDatasets(a.name, c, m, want)
 		maps.Copy(can, want)
 		if _, isToken := w.named[c.token]; !isToken {
 			isAdmin = isAdmin || m.admins[me.text("id")]
@@ -179,7 +235,7 @@ func (w *gainWalk) act(a *agent, c client, step int) (did string, got answer) {
 	do := func(method, path string, body any) {
 		did, got = method+" "+path+" "+fmt.Sprint(body), c.do(method, path, body)
 	}
-	switch w.random.IntN(19) {
+	switch w.random.IntN(22) {
 	case 0:
 		do("POST", "/api/v1/users", map[string]any{"username": fmt.Sprint("user", step), "roles": w.some(roleNames)})
 		if got.status == 201 {
@@ -240,6 +296,18 @@ func (w *gainWalk) act(a *agent, c client, step int) (did string, got answer) {
 		do("PATCH", permissionsPath+"/"+w.pick(w.declarable), map[string]any{"meaning": "Something else."})
 	case 17, 18:
 		do("PATCH", "/api/v1/roles/"+w.pick(roleIDs), map[string]any{"requires_second_factor": w.random.IntN(3) == 0})
+	case 19:
+		dataset := fmt.Sprint("/api/v1/datasets/", w.queryInt(`SELECT id FROM datasets ORDER BY random() LIMIT 1`))
+		do("PATCH", dataset, map[string]any{"requires": w.pick(append(w.declarable, "", datasetRead, roleManage))})
+	case 20, 21:
+		name := fmt.Sprint("set", step)
+		w.addFolder(name)
+		if w.queryInt(`SELECT count(*) FROM datasets`) < 12 {
+			do("POST", "/api/v1/datasets", map[string]any{"name": name, "path": name, "requires": w.pick(append(w.declarable, ""))})
+		} else {
+			dataset := fmt.Sprint("/api/v1/datasets/", w.queryInt(`SELECT id FROM datasets ORDER BY random() LIMIT 1`))
+			do("DELETE", dataset, nil)
+		}
 	}
 	return did, got
 }
@@ -280,19 +348,22 @@ func (w *gainWalk) checkPromoted(step int, did string, before, after accessModel
 }
 
 // TestNobodyGains is a random walk over HTTP: users of all kinds, with sessions and API tokens of few permissions, change
-// users, roles, what these require, and declared permissions. No step may let its agent do, directly or through an account under its control,
+// users, roles, what these require, declared permissions, and datasets that require permissions. Each credential sees just
+// the datasets that it may see by the model. No step may let its agent do, directly or through an account under its control,
 // anything that the agent could not do before. Two things are no gain: an administrator holds what is declared anew, and
 // everybody may read the inbox. There is always an administrator who can sign in.
 func TestNobodyGains(t *testing.T) {
 	t.Parallel()
-	steps := soakOr(20_000, 250)
+	steps := soakOr(20_000, 300)
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	w := &gainWalk{testServer: startServer(t, nil), random: rand.New(rand.NewPCG(seed, 1)),
 		declarable: []string{"wiki.edit", "wiki.read", "forum.post"}, named: map[string][]string{}}
 	w.exec(`INSERT INTO declared_permissions (name, meaning) VALUES ('wiki.edit', 'Edit the wiki.')`)
+	w.exec(`INSERT INTO datasets (name, path, requires) VALUES ('open', 'open', ''), ('wiki', 'wiki', 'wiki.edit'), ('managed', 'managed', 'dataset.manage')`)
 	w.start("root", "all")
 	w.start("second", "all")
+	w.start("keeper", datasetRead, datasetManage, "wiki.edit")
 	w.start("editor", roleManage, "wiki.edit")
 	w.start("manager", userManage)
 	w.start("helper", userManage, datasetRead)
@@ -316,6 +387,7 @@ func TestNobodyGains(t *testing.T) {
 		}
 		modelBefore := w.model()
 		before, isAdmin := a.reach(w, modelBefore)
+		could := modelBefore.of(w, c.do("GET", mePath, nil).text("id"), c)
 		did, got := w.act(a, c, step)
 		if got.status >= 500 {
 			t.Fatalf("step %d: %s: %d %s", step, did, got.status, got.body)
@@ -323,6 +395,7 @@ func TestNobodyGains(t *testing.T) {
 		outcomes[fmt.Sprint(got.status)]++
 		modelAfter := w.model()
 		w.checkPromoted(step, did, modelBefore, modelAfter)
+		w.checkRequired(step, did, modelBefore, modelAfter, could)
 		after, _ := a.reach(w, modelAfter)
 		for permission := range after {
 			isNew := isAdmin && strings.HasPrefix(did, "POST "+permissionsPath) && strings.Contains(did, permission)

@@ -343,3 +343,7 @@ DROP TABLE audit_breaks;
 -- migration 5: version 1.0.0, fourth step
 
 -- This migration changes no table of accounts.
+
+-- migration 6: version 1.0.0, fifth step
+
+-- This migration changes no table of accounts.

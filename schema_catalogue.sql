@@ -393,3 +393,8 @@ CREATE TABLE form_answers (
   expires_at timestamptz NOT NULL
 );
 CREATE INDEX form_answers_session_id_idx ON form_answers (session_id, created_at);
+
+-- migration 6: version 1.0.0, fifth step
+
+-- The permission that is needed to see a dataset, besides dataset.read; empty: none.
+ALTER TABLE datasets ADD COLUMN requires text COLLATE "C" NOT NULL DEFAULT '';

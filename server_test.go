@@ -623,9 +623,6 @@ func TestNotFoundNamesIt(t *testing.T) {
 			}
 			a := c.refused(404, "not_found", rt.method, path+rest, bodies[rt.method+" "+rt.path])
 			want := "No " + kinds[segment] + " " + id + "."
-			if rt.path == stacPath+"/collections/{id}" {
-				want = "No collection 99."
-			}
 			if got := a.text("detail"); got != want {
 				t.Errorf("detail %q, want %q", got, want)
 			}

@@ -1,0 +1,181 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// isVisible is SQL for: an actor may see a row of datasets. $1 is what sightOf returns for the
+// actor; if it is null, no row is visible. Each statement that looks for datasets on behalf of
+// somebody has this condition. Statements about one dataset come after one that has found it so.
+const isVisible = `(requires = ANY ($1) OR '*' = ANY ($1))`
+
+// sightOf returns what datasets may require so that the actor may see them; "*" stands for all.
+func sightOf(by actor) []string {
+	if by.mayAll {
+		return []string{"*"}
+	}
+	return append([]string{""}, by.permissions...)
+}
+
+// shownTo returns the dataset as the actor may see it: without its directory, unless the actor may
+// manage datasets.
+func (d dataset) shownTo(by actor) dataset {
+	if by.covers([]string{datasetManage}) != nil {
+		d.Path = ""
+	}
+	return d
+}
+
+// pathDataset returns the dataset whose id is in the path: see datasetOf.
+func (c *catalogue) pathDataset(r *http.Request) (dataset, error) {
+	return c.datasetOf(r, pathID(r, "id"))
+}
+
+// datasetOf returns the dataset with that id. If there is none, or the caller may not see it, the
+// error is the same 404. From now on the caller's recheck fails when the dataset cannot be seen any
+// more, which ends long answers.
+func (c *catalogue) datasetOf(r *http.Request, id int64) (dataset, error) {
+	const query = `
+		SELECT ` + datasetColumns + `
+		FROM datasets
+		WHERE ` + isVisible + ` AND id = $2`
+
+	find := func(ctx context.Context) (dataset, error) {
+		missing := notFound("dataset", id)
+		return oneDataset(ctx, c.core.db, missing, "get dataset", query, sightOf(actorOf(r)), id)
+	}
+
+	who := callerOf(r)
+	recheck := who.recheck
+	who.recheck = func(ctx context.Context) error {
+		if err := recheck(ctx); err != nil {
+			return err
+		}
+		_, err := find(ctx)
+		return err
+	}
+
+	return find(r.Context())
+}
+
+// missingPart returns the 404 for a part of the dataset.
+func (d dataset) missingPart(kind, name string) error {
+	return notFound(kind+" "+name+" of dataset", d.ID)
+}
+
+// selectVisible limits a filter to the dataset in the path, and returns that dataset. If the path
+// has none, it limits the filter to the datasets that the caller may see.
+func (c *catalogue) selectVisible(r *http.Request, f *fileFilter) (d dataset, err error) {
+	const query = `
+		SELECT ARRAY(
+			SELECT id
+			FROM datasets
+			WHERE ` + isVisible + ` AND ($2::bigint[] IS NULL OR id = ANY ($2))
+		)`
+
+	if r.PathValue("id") != "" {
+		d, err = c.pathDataset(r)
+		f.datasetID = &d.ID
+		return d, err
+	}
+
+	f.datasets, err = scalar[[]int64](
+		r.Context(), c.core.db, "list visible datasets",
+		query, sightOf(actorOf(r)), f.datasets,
+	)
+	return d, err
+}
+
+// changeDataset is the function changeDataset for the dataset in the path of a request.
+func (c *catalogue) changeDataset(
+	r *http.Request,
+	action string,
+	do func(tx pgx.Tx, d dataset) (before, after any, err error),
+) error {
+	return changeDataset(r.Context(), c.core.db, actorOf(r), pathID(r, "id"), action, do)
+}
+
+// changeDataset runs do in a transaction that has locked the dataset, and writes an audit row with
+// the objects that do returns, unless both are nil. Until the transaction ends, no other can change
+// or delete the dataset or begin an analysis of it. If the actor may not see the dataset, the error
+// is the 404 for one that does not exist.
+func changeDataset(
+	ctx context.Context,
+	db *pgxpool.Pool,
+	by actor,
+	id int64,
+	action string,
+	do func(tx pgx.Tx, d dataset) (before, after any, err error),
+) error {
+	const query = `
+		SELECT ` + datasetColumns + `
+		FROM datasets
+		WHERE ` + isVisible + ` AND id = $2
+		FOR NO KEY UPDATE`
+
+	return inTransaction(ctx, db, func(tx pgx.Tx) error {
+		d, err := oneDataset(ctx, tx, notFound("dataset", id), "lock dataset", query, sightOf(by), id)
+		if err != nil {
+			return err
+		}
+
+		before, after, err := do(tx, d)
+		isUnchanged := before == nil && after == nil
+		if err != nil || isUnchanged {
+			return err
+		}
+		return audit(ctx, tx, by, action, d.target(), before, after)
+	})
+}
+
+// actorReader reads who makes a change, with what the actor may do now. It requires lockAccess.
+type actorReader func(ctx context.Context, tx pgx.Tx) (actor, error)
+
+// operatorNow is an actorReader for the commands.
+func operatorNow(context.Context, pgx.Tx) (actor, error) { return operatorActor(), nil }
+
+// mayRequire returns nil if the actor may change what a dataset requires, from one permission to
+// another; "" is none. By the subset rule the actor must hold both. mayRequire takes lockAccess:
+// until the transaction ends, neither permission can be removed. Call it after the dataset is
+// locked, and before anything is written. No transaction that holds lockAccess waits for a dataset.
+func mayRequire(ctx context.Context, tx pgx.Tx, before, after string, now actorReader) error {
+	if before == after {
+		return nil
+	}
+
+	// A 403 and its audit row name the permission.
+	var v invalid
+	isName := permissionName.MatchString(after) && len(after) <= maxPermissionName
+	v.check(after == "" || isName, "requires", fieldMalformed, "must be the name of a permission, or empty")
+	if err := v.err(); err != nil {
+		return err
+	}
+
+	if err := advisoryLock(ctx, tx, lockAccess); err != nil {
+		return err
+	}
+	by, err := now(ctx, tx)
+	if err != nil {
+		return err
+	}
+
+	isEmpty := func(name string) bool { return name == "" }
+	named := slices.DeleteFunc([]string{before, after}, isEmpty)
+	if err := by.covers(named); err != nil {
+		return err
+	}
+
+	// Only the operator gets here with an unknown one.
+	known, err := knownPermissions(ctx, tx)
+	if err != nil {
+		return err
+	}
+	isKnown := after == "" || slices.Contains(known, after)
+	v.check(isKnown, "requires", fieldUnknown, "there is no such permission")
+	return v.err()
+}
