@@ -75,8 +75,9 @@ var formElements = regexp.MustCompile(`(?s)<form(?: id="([^"]*)")?(?: class="[^"
 // formNames finds the names of fields.
 var formNames = regexp.MustCompile(`<(?:input|select|textarea|button)[^>]* name="([^"]*)"`)
 
-// keptFields are fields that a page has only to show them again: the secret that an app has scanned.
-const keptFields = " tag uri secret "
+// keptFields are fields that no route gets: the random text of a form that acts once, and the secret that an app has
+// scanned, which the page shows again.
+const keptFields = " once tag uri secret "
 
 // checkForms checks that the forms on a page have only fields that their rows name. The forms of login and logout
 // have no row in forms.
