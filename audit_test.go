@@ -29,7 +29,7 @@ import (
 const (
 	maxFileTokens     = 5_000
 	maxTestFileTokens = 8_000
-	maxProgramTokens  = 176_900
+	maxProgramTokens  = 177_100
 	maxAuditorTokens  = 32_100
 )
 

@@ -62,6 +62,7 @@ func (c *console) datasetPage(a *apiReader) *page {
 // mapView is the part of a dataset's map that a page shows, with links to others.
 type mapView struct {
 	BBox  string
+	Whole *coverage   // the map of all files, but for outliers; nil: not drawn yet
 	Links [][2]string // label and box
 }
 
@@ -73,6 +74,14 @@ func (d *datasetData) addMap(a *apiReader) {
 	query := a.r.URL.Query()
 
 	box := boxOf(d.BBox)
+	whole, err := storedPicture(a.r.Context(), a.console.core.db, d.dataset, false)
+	if err != nil {
+		a.err = err
+		return
+	}
+	if whole != nil {
+		box = whole.All
+	}
 	if text := query.Get("bbox"); text != "" {
 		f, err := readFileFilter(url.Values{"bbox": {text}})
 		if err != nil {
@@ -80,15 +89,6 @@ func (d *datasetData) addMap(a *apiReader) {
 			return
 		}
 		box = *f.box
-	} else {
-		picture, err := storedPicture(a.r.Context(), a.console.core.db, d.dataset, false)
-		if err != nil {
-			a.err = err
-			return
-		}
-		if picture != nil {
-			box = picture.All
-		}
 	}
 
 	// The position is the pixel that was clicked, or the middle.
@@ -117,7 +117,7 @@ func (d *datasetData) addMap(a *apiReader) {
 	// The links move the map around its middle.
 	lon = (box.West + box.East) / 2
 	lat = (box.South + box.North) / 2
-	d.Map = &mapView{BBox: box.query()}
+	d.Map = &mapView{BBox: box.query(), Whole: whole}
 	for _, label := range [...]string{"zoom in", "zoom out", "west", "east", "north", "south"} {
 		move := strings.TrimPrefix(label, "zoom ")
 		next := box.moved(move, lon, lat)

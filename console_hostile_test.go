@@ -178,6 +178,63 @@ func TestMapPage(t *testing.T) {
 	root.must(200, "GET", "/api/v1/datasets/1/coverage.svg?bbox=150,80,150.00000000000003,81", nil)
 }
 
+// TestZoomedMap: a part of the map has every file that its frame shows. The page of the whole map names the files that lie
+// far from the others.
+func TestZoomedMap(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	root := ts.signIn("root", "all")
+	for i, set := range [][]byte{geographicTIFF(179.5, 1), geographicTIFF(9, 45.5)} {
+		name := fmt.Sprint("set", i)
+		os.Mkdir(filepath.Join(ts.datasets, name), 0o755)
+		os.WriteFile(filepath.Join(ts.datasets, name, "below.tif"), set, 0o644)
+		if i == 1 {
+			for at, content := range map[string][]byte{
+				"above.tif": geographicTIFF(9, 46.25), "east.tif": geographicTIFF(10, 45.5), "far.tif": geographicTIFF(-70, 30), "copy.tif": set,
+			} {
+				os.WriteFile(filepath.Join(ts.datasets, name, at), content, 0o644)
+			}
+		}
+		root.analyze(root.must(201, "POST", "/api/v1/datasets", map[string]string{"name": name, "path": name}).header.Get("Location"), nil)
+	}
+
+	// The view lies in below.tif; the frame is higher.
+	picture := string(root.must(200, "GET", "/api/v1/datasets/2/coverage.svg?bbox=9.2,45.45,9.8,45.49", nil).body)
+	if !strings.Contains(picture, "<title>above.tif</title>") || strings.Contains(picture, "<title>east.tif</title>") {
+		t.Errorf("the map of a view lacks a file, or has too many: %s", picture)
+	}
+	b := ts.browse("root")
+	b.shows(200, "GET", "/datasets/2", "", "1 file far from the others", "far.tif</a> at 70°W 29.25°N")
+
+	dateLine := string(root.must(200, "GET", "/api/v1/datasets/1/coverage.svg", nil).body)
+	_, here, _ := strings.Cut(dateLine, `class="here" d="`)
+	if here, _, _ = strings.Cut(here, `"`); strings.Contains(here, "h240") || strings.Count(here, "M") != 2 {
+		t.Errorf("where it lies, at the date line: %s", here)
+	}
+}
+
+// TestMapShown: the box that a map shows reaches to its edge, and over the pole.
+func TestMapShown(t *testing.T) {
+	t.Parallel()
+	for _, box := range []mapBox{
+		{West: 7, South: 46, East: 15, North: 46.1},
+		{West: 170, South: -20, East: 190, North: 10},
+		{West: 10, South: 70, East: 11, North: 70.1},
+		{West: -60, South: -88, East: 90, North: -65},
+		{West: -180, South: -90, East: 180, North: 90},
+	} {
+		frame := frameFor([]filesCell{{mapBox: box}})
+		shown := frame.shown()
+		for range 1000 {
+			lon, lat := frame.position(60+720*rand.Float64(), 60+540*rand.Float64())
+			isIn := shown.South-0.01 <= lat && lat <= shown.North+0.01 && shown.eastward(lon) <= shown.East-shown.West+0.01
+			if math.Abs(lat) <= 90 && !isIn {
+				t.Fatalf("%v: the map shows %v %v, which is not in %v", box, lon, lat, shown)
+			}
+		}
+	}
+}
+
 // TestUnreadableForms: a form that is too large and one that does not arrive whole are told apart, as bodies of the API are.
 func TestUnreadableForms(t *testing.T) {
 	t.Parallel()

@@ -300,14 +300,20 @@ func (c *coverage) setFrame(ctx context.Context, q querier) (err error) {
 		cells, outliers = splitOutliers(c.cells)
 	}
 
+	// The map of a view shows more than the view, which has another shape.
+	c.frame = frameFor(cells)
 	c.All = joinCells(cells...).mapBox
+	if c.view != nil {
+		c.All = c.frame.shown()
+		c.view = &c.All
+	}
+
 	c.Extent = "extent: " + c.All.String()
 	if len(outliers) > 0 {
 		c.Extent = "without outliers, " + c.Extent
 		c.cells = nil // drawFiles counts the files again, in smaller cells
 	}
 
-	c.frame = frameFor(cells)
 	c.Lines = c.frame.graticule(c.All)
 	c.ScaleBar, c.Scale = c.frame.scaleBar(c.All)
 	c.World = worldFrame().coastline()

@@ -286,6 +286,28 @@ func (m mapFrame) position(x, y float64) (lon, lat float64) {
 	return lon, lat
 }
 
+// shown returns the box of all positions that the map shows. Around a pole, the map shows less.
+func (m mapFrame) shown() mapBox {
+	around := emptyRange()
+	if m.pole != 0 && m.shows(m.x, m.y, 0) {
+		around.addPoles([]float64{90 * m.pole})
+	}
+
+	// The other extremes lie on the edge.
+	const parts = 32
+	for i := range parts + 1 {
+		x := m.left + m.width*float64(i)/parts
+		y := m.top + m.height*float64(i)/parts
+		for _, pixel := range []position{{x, m.top}, {x, m.top + m.height}, {m.left, y}, {m.left + m.width, y}} {
+			lon, lat := m.position(pixel[0], pixel[1])
+			around.add(position{lon, max(-90, min(90, lat))})
+		}
+	}
+
+	west, east := normalizeLongitudes(around.west, around.east)
+	return boxOf([]float64{west, around.south, east, around.north})
+}
+
 // along returns the position at a part of the way from one position to another.
 func along(from, to position, part float64) (lon, lat float64) {
 	lon = from[0] + (to[0]-from[0])*part
@@ -331,8 +353,7 @@ func pathOf(pixels []position) string {
 
 // mark returns the SVG path of a file: its outline, or a square in its middle if that is larger.
 func (m mapFrame) mark(file extent) (path string) {
-	const minMark = 4      // pixels
-	around := emptyRange() // in pixels; south is the top
+	const minMark = 4 // pixels
 
 	for _, part := range file.footprint() {
 		ring := part[0]
@@ -347,25 +368,25 @@ func (m mapFrame) mark(file extent) (path string) {
 		}
 
 		pixels := m.pixels(ring)
+		around := emptyRange() // in pixels; south is the top
 		for _, pixel := range pixels {
 			around.add(pixel)
 		}
-		path += pathOf(pixels) + "z"
-	}
+		if min(around.east-around.west, around.north-around.south) >= minMark {
+			path += pathOf(pixels) + "z"
+			continue
+		}
 
-	isLarge := min(around.east-around.west, around.north-around.south) >= minMark
-	if path == "" || isLarge {
-		return path
+		width := max(minMark, around.east-around.west)
+		height := max(minMark, around.north-around.south)
+		left := (around.west + around.east - width) / 2
+		top := (around.south + around.north - height) / 2
+		path += fmt.Sprintf(
+			"M%.1f %.1fh%.1fv%.1fh%.1fz",
+			left, top, width, height, -width,
+		)
 	}
-
-	width := max(minMark, around.east-around.west)
-	height := max(minMark, around.north-around.south)
-	left := (around.west + around.east - width) / 2
-	top := (around.south + around.north - height) / 2
-	return fmt.Sprintf(
-		"M%.1f %.1fh%.1fv%.1fh%.1fz",
-		left, top, width, height, -width,
-	)
+	return path
 }
 
 // coastline returns the SVG path of the coast, without points closer than a pixel to the last one.
