@@ -143,8 +143,8 @@ func (a *accounts) admit(rt route, w http.ResponseWriter, r *http.Request) (err 
 		return err
 	}
 
-	// A long wait may have outlived the credential.
-	if waited := time.Since(began); waited > time.Second {
+	// A wait may have outlived the credential.
+	if waited := time.Since(began); waited > time.Millisecond {
 		return c.recheck(r.Context())
 	}
 	return nil
