@@ -77,7 +77,7 @@ func itemOf(f datasetFile, base string) object {
 }
 
 // itemFilters are the parameters of a search.
-const itemFilters = fileFilters + " limit cursor datetime ids intersects"
+const itemFilters = fileFilters + " limit cursor datetime ids collections intersects"
 
 // getItem answers GET /api/v1/stac/collections/{id}/items/{file}.
 func (c *catalogue) getItem(w http.ResponseWriter, r *http.Request) error {
@@ -117,7 +117,7 @@ func readSearch(r *http.Request) (query url.Values, body map[string]json.RawMess
 	}
 
 	// Write each field as the parameter of a GET.
-	known := strings.Fields(itemFilters + " collections")
+	known := strings.Fields(itemFilters)
 	query = url.Values{}
 	for name, value := range body {
 		if !slices.Contains(known, name) {
@@ -176,7 +176,7 @@ func (c *catalogue) searchItems(w http.ResponseWriter, r *http.Request) error {
 		}
 		return err
 	}
-	if _, err := c.selectVisible(r, &f); err != nil {
+	if err := c.selectItems(r, &f); err != nil {
 		return err
 	}
 
@@ -237,6 +237,17 @@ func (c *catalogue) searchItems(w http.ResponseWriter, r *http.Request) error {
 	answer["links"] = links
 	answer["numberReturned"] = len(items)
 	return writeGeoJSON(w, answer)
+}
+
+// selectItems limits a filter as selectVisible does. In a collection, the parameter collections
+// selects too: without this one among its datasets, the filter selects no file.
+func (c *catalogue) selectItems(r *http.Request, f *fileFilter) error {
+	named := f.datasets
+	_, err := c.selectVisible(r, f)
+	if f.datasetID != nil && named != nil && !slices.Contains(named, *f.datasetID) {
+		f.ids = []int64{}
+	}
+	return err
 }
 
 // searchScope returns the text that ties a cursor to its search. The geometry is not part of it:

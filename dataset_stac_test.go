@@ -166,7 +166,7 @@ func TestSTACRules(t *testing.T) {
 	if limit := api.Components.Parameters["limit"].Schema; limit.Default != float64(defaultItems) || limit.Maximum != float64(maxItems) {
 		t.Errorf("%+v", limit)
 	}
-	for _, name := range strings.Fields(itemFilters + " collections") {
+	for _, name := range strings.Fields(itemFilters) {
 		if _, ok := api.Components.Parameters[name]; !ok {
 			t.Errorf("the parameter %s is not described", name)
 		}
@@ -229,6 +229,36 @@ func TestSTACFilters(t *testing.T) {
 		}
 		if a := c.must(200, "POST", stacPath+"/search", "{"+test.body+"}"); !slices.Equal(itemTitles(a), test.want) || a.number("numberMatched") != len(test.want) {
 			t.Errorf("%s: %v, not %v", test.body, itemTitles(a), test.want)
+		}
+	}
+}
+
+// TestCollectionsBesidePath: the items of a collection take the parameter collections, which pystac-client sends. It
+// selects among them.
+func TestCollectionsBesidePath(t *testing.T) {
+	t.Parallel()
+	_, c, collection := stacTree(t, gridOfTiles(t, 2))
+	id := strings.TrimPrefix(collection, stacPath+"/collections/")
+	for query, want := range map[string]int{
+		"collections=" + id:          4,
+		"collections=999," + id:      4,
+		"collections=999":            0,
+		"collections=":               0,
+		"limit=2&collections=" + id:  2,
+		"ids=999&collections=" + id:  0,
+		"q=t00001&collections=" + id: 1,
+	} {
+		a := c.must(200, "GET", collection+"/items?"+query, nil)
+		if got := a.number("numberReturned"); got != want {
+			t.Errorf("%s: %d items, want %d", query, got, want)
+		}
+		next := linkTo(a, "next")
+		if next == nil {
+			continue
+		}
+		href, _ := next["href"].(string)
+		if second := c.must(200, "GET", href[strings.Index(href, stacPath):], nil); second.number("numberReturned") != 2 {
+			t.Errorf("%s: the second page has %d items, want 2", query, second.number("numberReturned"))
 		}
 	}
 }

@@ -165,7 +165,7 @@ func stacRoutes(c *catalogue) []route {
 
 		reads(searchPath, datasetRead,
 			c.searchItems, slow,
-			itemFilters, "collections"),
+			itemFilters),
 		changes("POST "+searchPath, datasetRead,
 			c.searchItems, slow, medium),
 	}
