@@ -29,7 +29,7 @@ import (
 const (
 	maxFileTokens     = 5_000
 	maxTestFileTokens = 8_000
-	maxProgramTokens  = 177_100
+	maxProgramTokens  = 179_500
 	maxAuditorTokens  = 32_100
 )
 

@@ -56,6 +56,17 @@ func stacConformance() []string {
 	}
 }
 
+// inJSON returns a handler that takes the parameter f, which names the format: json.
+func inJSON(next handler) handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		query := r.URL.Query()
+		if query.Has("f") && query.Get("f") != "json" {
+			return malformed(codeWrongType, "f must be json.")
+		}
+		return next(w, r)
+	}
+}
+
 // getSTAC answers GET /api/v1/stac, the landing page and catalogue, with a child for each dataset.
 func (c *catalogue) getSTAC(w http.ResponseWriter, r *http.Request) error {
 	datasets, err := listDatasets(r.Context(), c.core.db, actorOf(r), "", nil, math.MaxInt32)
@@ -108,8 +119,20 @@ func collectionURL(root string, dataset int64) string {
 	return root + "/collections/" + strconv.FormatInt(dataset, 10)
 }
 
-// listCollections answers GET /api/v1/stac/collections.
+// listCollections answers GET /api/v1/stac/collections with all collections or, if there is a
+// limit, with a page of them.
 func (c *catalogue) listCollections(w http.ResponseWriter, r *http.Request) error {
+	query := r.URL.Query()
+	limit, err := readItemLimit(query)
+	if err != nil {
+		return err
+	}
+
+	offset, err := strconv.ParseUint(cmp.Or(query.Get("offset"), "0"), 10, 31)
+	if err != nil {
+		return malformed(codeWrongType, "offset must be a number, at least 0.")
+	}
+
 	var f fileFilter
 	if _, err := c.selectVisible(r, &f); err != nil {
 		return err
@@ -120,16 +143,26 @@ func (c *catalogue) listCollections(w http.ResponseWriter, r *http.Request) erro
 	}
 
 	root := c.core.baseURL(r) + stacPath
-	collections := []object{}
-	for _, collection := range found {
-		collections = append(collections, collection.object(root))
-	}
-
 	links := []object{
 		stacLink("self", root+"/collections", typeJSON),
 		stacLink("root", root, typeJSON),
 		stacLink("parent", root, typeJSON),
 	}
+
+	first := min(int(offset), len(found))
+	found = found[first:]
+	if query.Has("limit") && len(found) > limit {
+		found = found[:limit]
+		query.Set("offset", strconv.Itoa(first+limit))
+		next := root + "/collections?" + query.Encode()
+		links = append(links, stacLink("next", next, typeJSON))
+	}
+
+	collections := []object{}
+	for _, collection := range found {
+		collections = append(collections, collection.object(root))
+	}
+
 	return writeJSON(w, http.StatusOK, object{
 		"collections": collections,
 		"links":       links,

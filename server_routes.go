@@ -143,29 +143,36 @@ func analysisRoutes(a *analyzer) []route {
 	}
 }
 
-// stacRoutes returns the rows of STAC API and OGC API Features.
+// stacRoutes returns the rows of STAC API and OGC API Features. Many clients add f=json to each
+// request.
 func stacRoutes(c *catalogue) []route {
 	return []route{
 		reads(stacPath, datasetRead,
-			c.getSTAC, quick),
+			inJSON(c.getSTAC), quick,
+			"f"),
 		reads(stacPath+"/api", datasetRead,
-			c.getSTACAPI, quick),
+			inJSON(c.getSTACAPI), quick,
+			"f"),
 		reads(stacPath+"/conformance", datasetRead,
-			c.getSTACConformance, quick),
+			inJSON(c.getSTACConformance), quick,
+			"f"),
 
 		reads(stacPath+"/collections", datasetRead,
-			c.listCollections, heavy),
+			inJSON(c.listCollections), heavy,
+			"f limit offset"),
 		reads(stacPath+"/collections/{id}", datasetRead,
-			c.getCollection, slow),
+			inJSON(c.getCollection), slow,
+			"f"),
 		reads(stacPath+"/collections/{id}/items", datasetRead,
-			c.searchItems, slow,
-			itemFilters),
+			inJSON(c.searchItems), slow,
+			itemFilters, "f"),
 		reads(stacPath+"/collections/{id}/items/{file}", datasetRead,
-			c.getItem, quick),
+			inJSON(c.getItem), quick,
+			"f"),
 
 		reads(searchPath, datasetRead,
-			c.searchItems, slow,
-			itemFilters),
+			inJSON(c.searchItems), slow,
+			itemFilters, "f"),
 		changes("POST "+searchPath, datasetRead,
 			c.searchItems, slow, medium),
 	}
