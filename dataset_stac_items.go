@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -98,8 +99,8 @@ func writeGeoJSON(w http.ResponseWriter, v any) error {
 }
 
 // readSearch returns the parameters of a search. It first waits for the slot that the search needs.
-// The fields of the JSON body of a POST are the parameters of GET, but lists are arrays, and the
-// geometry is an object. body is nil for a GET.
+// The fields of the JSON body of a POST are the parameters of GET, but lists are arrays, limit is a
+// number, and the geometry is an object. body is nil for a GET.
 func readSearch(r *http.Request) (query url.Values, body map[string]json.RawMessage, err error) {
 	// A body or an area is read, and compared with files, on a core of the request's own.
 	if r.Method == http.MethodPost || r.URL.Query().Has("intersects") {
@@ -117,41 +118,70 @@ func readSearch(r *http.Request) (query url.Values, body map[string]json.RawMess
 	}
 
 	// Write each field as the parameter of a GET.
-	known := strings.Fields(itemFilters)
+	types := map[string]string{
+		"limit":       "number",
+		"bbox":        "array of numbers",
+		"point":       "array of numbers",
+		"ids":         "array of strings",
+		"collections": "array of strings",
+		"intersects":  "object",
+	}
 	query = url.Values{}
-	for name, value := range body {
-		if !slices.Contains(known, name) {
+	for _, name := range slices.Sorted(maps.Keys(body)) {
+		if !slices.Contains(strings.Fields(itemFilters), name) {
 			return nil, nil, malformed(codeUnknownField, "There is no field %.64q.", name)
 		}
+
+		value := body[name]
 		if string(value) == "null" {
 			continue
 		}
 
-		// The value has been decoded from JSON, so that Unmarshal returns no error.
-		text := string(value)
-		switch value[0] {
-		case '"':
-			json.Unmarshal(value, &text)
-		case '[':
-			var items []json.RawMessage
-			json.Unmarshal(value, &items)
-			if len(items) == 0 { // an empty list selects all, like a missing one
-				continue
-			}
-
-			var texts []string
-			for _, item := range items {
-				texts = append(texts, strings.Trim(string(item), `"`))
-			}
-			text = strings.Join(texts, ",")
+		want := cmp.Or(types[name], "string")
+		text, ok := parameterText(value, want)
+		if !ok {
+			return nil, nil, malformed(codeWrongType, "%s must be a JSON %s.", name, want)
 		}
-
 		if strings.ContainsRune(text, 0) {
 			return nil, nil, malformed(codeMalformedJSON, "The field %.64q is not text.", name)
 		}
 		query.Set(name, text)
 	}
 	return query, body, nil
+}
+
+// parameterText returns a JSON value as the text of a query parameter. ok is false if the value is
+// not of the type. It leaves out the texts of an array that have a comma: no id has one.
+func parameterText(value json.RawMessage, want string) (text string, ok bool) {
+	switch want {
+	case "object":
+		return string(value), value[0] == '{'
+	case "string":
+		err := json.Unmarshal(value, &text)
+		return text, err == nil && value[0] == '"'
+	case "number":
+		var number float64
+		err := json.Unmarshal(value, &number)
+		return strconv.FormatFloat(number, 'f', -1, 64), err == nil && value[0] != 'n' // null
+	}
+
+	var items []json.RawMessage
+	if json.Unmarshal(value, &items) != nil {
+		return "", false
+	}
+
+	var texts []string
+	for _, item := range items {
+		kind := strings.TrimSuffix(strings.TrimPrefix(want, "array of "), "s")
+		text, ok := parameterText(item, kind)
+		if !ok {
+			return "", false
+		}
+		if !strings.Contains(text, ",") {
+			texts = append(texts, text)
+		}
+	}
+	return strings.Join(texts, ","), true
 }
 
 // The usual and the largest number of items on a page. dataset_stac_api.json states both.

@@ -66,3 +66,69 @@ func TestCollectionPages(t *testing.T) {
 		t.Errorf("beyond the last there are %q", got)
 	}
 }
+
+// TestSearchTypes: a search by POST takes each parameter in the type that the contract names, and in no other. The
+// refusal names the parameter.
+func TestSearchTypes(t *testing.T) {
+	t.Parallel()
+	c := startServer(t, nil).signIn("ada", datasetRead)
+	values := map[string]string{
+		"text": `"1"`, "empty text": `""`, "number": `1`, "boolean": `true`, "object": `{}`, "point": `{"type":"Point","coordinates":[7,46]}`,
+		"empty array": `[]`, "numbers": `[7,46,8,47]`, "two numbers": `[7,46]`, "texts": `["3"]`, "both": `["3",4]`, "nulls": `[null,null,null,null]`,
+		"null among numbers": `[7,46,null,47]`, "booleans": `[true]`, "arrays": `[[7,46],[8,47]]`, "empty arrays": `[[],[]]`, "objects": `[{}]`,
+		"text of numbers": `"7,46,8,47"`, "text of a geometry": `"{\"type\":\"Point\",\"coordinates\":[7,46]}"`,
+	}
+	for name, right := range map[string]string{
+		"limit": "number", "bbox": "numbers", "point": "two numbers", "ids": "texts, empty array", "collections": "texts, empty array", "intersects": "point",
+		"status": "", "format": "text", "crs": "text", "q": "text", "path": "text", "warnings": "text", "datetime": "", "cursor": "",
+	} {
+		for kind, value := range values {
+			body := fmt.Sprintf(`{%q:%s}`, name, value)
+			if slices.Contains(strings.Split(right, ", "), kind) {
+				c.must(200, "POST", stacPath+"/search", body)
+				continue
+			}
+			isText := strings.HasPrefix(value, `"`)
+			takesText := right == "text" || right == ""
+			if isText && takesText {
+				continue // whether its value is right is another question
+			}
+			if a := c.refused(400, "wrong_type", "POST", stacPath+"/search", body); !strings.Contains(a.text("detail"), name) {
+				t.Errorf("%s: the detail %q does not name the field", body, a.text("detail"))
+			}
+		}
+		c.must(200, "POST", stacPath+"/search", fmt.Sprintf(`{%q:null}`, name))
+	}
+	for _, limit := range []string{"1e3", "99999999999999999999", "1e300"} {
+		c.must(200, "POST", stacPath+"/search", `{"limit":`+limit+`}`)
+	}
+	for _, limit := range []string{"1.5", "0", "-1", "1e999", "1e-3"} {
+		c.refused(400, "wrong_type", "POST", stacPath+"/search", `{"limit":`+limit+`}`)
+	}
+}
+
+// TestSearchLists: a text of a list is one id, also if it has a comma. An empty list names nothing, so it finds nothing.
+func TestSearchLists(t *testing.T) {
+	t.Parallel()
+	_, c, collection := stacTree(t, gridOfTiles(t, 2))
+	id := strings.TrimPrefix(collection, stacPath+"/collections/")
+	features := c.must(200, "GET", collection+"/items", nil).json["features"].([]any)
+	one, two := features[0].(map[string]any)["id"].(string), features[1].(map[string]any)["id"].(string)
+	for body, want := range map[string]int{
+		`{"ids":["` + one + `"]}`:                              1,
+		`{"ids":["` + one + `","` + two + `"]}`:                2,
+		`{"ids":["` + one + `,` + two + `"]}`:                  0,
+		`{"ids":["` + one + `,","` + two + `"]}`:               1,
+		`{"ids":[]}`:                                           0,
+		`{"ids":[""]}`:                                         0,
+		`{"ids":null}`:                                         4,
+		`{"collections":["` + id + `,` + id + `"]}`:            0,
+		`{"collections":[]}`:                                   0,
+		`{"collections":["` + id + `"],"ids":["` + one + `"]}`: 1,
+		`{"collections":["` + id + `"],"ids":[]}`:              0,
+	} {
+		if a := c.must(200, "POST", stacPath+"/search", body); a.number("numberMatched") != want {
+			t.Errorf("%s finds %d, want %d", body, a.number("numberMatched"), want)
+		}
+	}
+}

@@ -195,7 +195,7 @@ func TestSTACFilters(t *testing.T) {
 		want        []string
 	}{
 		{"", "", append(all, "other.tif")},
-		{"", `"ids":[],"bbox":null,"datetime":null`, append(all, "other.tif")},
+		{"", `"ids":null,"bbox":null,"datetime":null`, append(all, "other.tif")},
 		{"collections=" + strings.TrimPrefix(collection, stacPath+"/collections/"), `"collections":["` + strings.TrimPrefix(collection, stacPath+"/collections/") + `"]`, all},
 		{"collections=999,nope", `"collections":["999","nope"]`, nil},
 		{fmt.Sprint("collections=", other), fmt.Sprintf(`"collections":["%d"]`, other), []string{"other.tif"}},
