@@ -7,6 +7,7 @@ import (
 	"math"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -240,6 +241,14 @@ func listCollections(ctx context.Context, q querier, ids []int64) ([]stacCollect
 	)
 }
 
+// inMilliseconds returns a time, or nil, as STAC has it: some clients do not read finer ones.
+func inMilliseconds(t *fileTime) *time.Time {
+	if t == nil {
+		return nil
+	}
+	return new(t.Truncate(time.Millisecond))
+}
+
 // object returns the collection in JSON. Without files its box is the globe.
 func (c stacCollection) object(root string) object {
 	summaries := object{} // without empty lists, which STAC forbids
@@ -279,7 +288,7 @@ func (c stacCollection) object(root string) object {
 		"crs":             []string{"http://www.opengis.net/def/crs/OGC/1.3/CRS84"},
 		"extent": object{
 			"spatial":  object{"bbox": [][]float64{box}},
-			"temporal": object{"interval": [][]*fileTime{{c.First, c.Last}}},
+			"temporal": object{"interval": [][]*time.Time{{inMilliseconds(c.First), inMilliseconds(c.Last)}}},
 		},
 		"summaries": summaries,
 		"item_assets": object{"data": object{

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,7 +31,7 @@ func itemOf(f datasetFile, base string) object {
 
 	properties := object{
 		"title":        f.Path,
-		"datetime":     f.ModifiedAt,
+		"datetime":     inMilliseconds(&f.ModifiedAt),
 		"format":       f.Format,
 		"proj:code":    f.CRS,
 		"proj:epsg":    nil,
@@ -418,8 +419,12 @@ func idList(query url.Values, name string) (ids []int64) {
 	return ids
 }
 
+// rfc3339 matches a time in the form of RFC 3339, of which time.Parse takes other forms too.
+var rfc3339 = regexp.MustCompile(`^.{11}\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:[0-5]\d)$`)
+
 // readInterval reads a time or an interval in the form of RFC 3339 (OGC API Features, section
-// 7.15.4). It returns nanoseconds since 1970, and nil for an open end: "" or "..".
+// 7.15.4). It returns nanoseconds since 1970, and nil for an open end: "" or "..". Times count in
+// milliseconds, as items have them: an interval begins and ends with whole ones.
 func readInterval(text string) (since, until *int64, err error) {
 	wrong := malformed(codeWrongType, "datetime must be a time or an interval, as in 2026-01-31T12:00:00Z/..")
 	first, last, isInterval := strings.Cut(text, "/")
@@ -434,9 +439,15 @@ func readInterval(text string) (since, until *int64, err error) {
 			continue
 		}
 
-		at, err := time.Parse(time.RFC3339, strings.ToUpper(end))
-		if err != nil {
+		text := strings.ToUpper(end)
+		at, err := time.Parse(time.RFC3339, text)
+		if err != nil || !rfc3339.MatchString(text) {
 			return nil, nil, wrong
+		}
+
+		at = at.Truncate(time.Millisecond)
+		if i == 1 {
+			at = at.Add(time.Millisecond - 1)
 		}
 		ends[i] = new(unixNano(at))
 	}

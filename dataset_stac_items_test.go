@@ -2,9 +2,11 @@ package main
 
 import (
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // TestJSONParameter: each address of the tree takes f=json, which many clients add to all requests, and no other f.
@@ -129,6 +131,64 @@ func TestSearchLists(t *testing.T) {
 	} {
 		if a := c.must(200, "POST", stacPath+"/search", body); a.number("numberMatched") != want {
 			t.Errorf("%s finds %d, want %d", body, a.number("numberMatched"), want)
+		}
+	}
+}
+
+// TestSearchTimes: times in a search have the form of RFC 3339 exactly. Items and searches have milliseconds, so that a
+// search for an item's time finds it.
+func TestSearchTimes(t *testing.T) {
+	t.Parallel()
+	files := gridOfTiles(t, 2)[:3]
+	for i, ns := range []int64{280_578_775, 281_000_000, 0} {
+		files[i].ModifiedAt = fileTime{time.Unix(1_700_000_000, ns)}
+	}
+	files[2].ModifiedAt = fileTime{time.Date(1969, 12, 31, 23, 59, 59, 999_999_999, time.UTC)}
+	_, c, collection := stacTree(t, files)
+	features := c.must(200, "GET", collection+"/items", nil).json["features"].([]any)
+	for i, want := range []string{"2023-11-14T22:13:20.28Z", "2023-11-14T22:13:20.281Z", "1969-12-31T23:59:59.999Z"} {
+		properties := features[i].(map[string]any)["properties"].(map[string]any)
+		got := properties["datetime"].(string)
+		if got != want {
+			t.Errorf("the item %d is of %s, want %s", i, got, want)
+		}
+		for _, datetime := range []string{got, got + "/" + got, "../" + got, got + "/.."} {
+			found := itemTitles(c.must(200, "GET", stacPath+"/search?datetime="+datetime, nil))
+			if !slices.Contains(found, properties["title"].(string)) || !strings.Contains(datetime, "/") && len(found) != 1 {
+				t.Errorf("%s finds %q", datetime, found)
+			}
+		}
+	}
+	interval := c.must(200, "GET", collection, nil).json["extent"].(map[string]any)["temporal"].(map[string]any)["interval"]
+	if got := fmt.Sprint(interval); got != "[[1969-12-31T23:59:59.999Z 2023-11-14T22:13:20.281Z]]" {
+		t.Errorf("the collection is of %s", got)
+	}
+	for datetime, want := range map[string]int{
+		"2023-11-14T22:13:20.280578775Z": 1,
+		"2023-11-14T22:13:20.2805Z":      1,
+		"2023-11-14T22:13:20.279999Z":    0,
+		"../2023-11-14T22:13:20.28Z":     2,
+		"2023-11-14T22:13:20.2801Z/..":   2,
+		"2023-11-14T22:12:60Z":           -1,
+		"1990-12-31T23:59:60Z":           -1, // Cairn knows no leap seconds
+		"1990-12-31t23:59:59z/..":        2,
+		"1985-04-12T23:20:50,52Z":        -1,
+		"1985-04-12T23:20:50.Z":          -1,
+		"1985-04-12T3:20:50Z":            -1,
+		"1985-04-12T23:20:50+25:00":      -1,
+		"1985-04-12T23:20:50+01:60":      -1,
+		"1985-04-12T23:20:61Z":           -1,
+		"1985-04-12T23:60:00Z":           -1,
+		"1985-04-12 23:20:50Z":           -1,
+		"1985-02-29T23:20:50Z":           -1,
+	} {
+		path := stacPath + "/search?datetime=" + url.QueryEscape(datetime)
+		if want < 0 {
+			c.refused(400, "wrong_type", "GET", path, nil)
+			continue
+		}
+		if a := c.must(200, "GET", path, nil); a.number("numberMatched") != want {
+			t.Errorf("%s finds %q, want %d", datetime, itemTitles(a), want)
 		}
 	}
 }
