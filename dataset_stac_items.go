@@ -5,7 +5,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
+	"math"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -358,16 +360,9 @@ func readItemFilter(query url.Values) (fileFilter, error) {
 		selection.Set("status", fileStatusOK)
 	}
 
-	// Leave the heights out of a box: west, south, lowest, east, north, highest.
-	corners := strings.Split(query.Get("bbox"), ",")
-	if len(corners) == 6 {
-		flat := []string{
-			corners[0],
-			corners[1],
-			corners[3],
-			corners[4],
-		}
-		selection.Set("bbox", strings.Join(flat, ","))
+	box, isAtGround := readSearchBox(query.Get("bbox"))
+	if query.Has("bbox") {
+		selection.Set("bbox", box)
 	}
 
 	var within area
@@ -395,10 +390,48 @@ func readItemFilter(query url.Values) (fileFilter, error) {
 	f.area = within
 	f.ids = idList(query, "ids")
 	f.datasets = idList(query, "collections")
+	if !isAtGround {
+		f.ids = []int64{} // which finds nothing
+	}
 	if text := query.Get("datetime"); text != "" && err == nil {
 		f.since, f.until, err = readInterval(text)
 	}
 	return f, err
+}
+
+// readSearchBox returns a box of a search as a fileFilter has it: four numbers, within ±180° and
+// ±90°. Longitudes beyond these go on around the globe, and latitudes end at the poles. isAtGround
+// is false if the box has heights, but not 0, the height of all footprints (STAC API, Item Search).
+// Other text stays as it is: readBox refuses it.
+func readSearchBox(text string) (box string, isAtGround bool) {
+	var at []float64
+	for part := range strings.SplitSeq(text, ",") {
+		number, err := strconv.ParseFloat(strings.TrimSpace(part), 64)
+		if err != nil || !isFinite(number) {
+			return text, true
+		}
+		at = append(at, number)
+	}
+
+	// With heights, a box is west, south, lowest, east, north, highest.
+	isAtGround = true
+	if len(at) == 6 {
+		isAtGround = at[2] <= 0 && at[5] >= 0
+		at = slices.Delete(at[:5], 2, 3)
+	}
+	if len(at) != 4 {
+		return text, true
+	}
+
+	west := at[0]
+	east := at[2]
+	if max(math.Abs(west), math.Abs(east)) > 180 {
+		if east < west {
+			east += 360
+		}
+		west, east = normalizeLongitudes(west, east)
+	}
+	return fmt.Sprintf("%v,%v,%v,%v", west, max(at[1], -90), east, min(at[3], 90)), isAtGround
 }
 
 // idList returns the ids in a parameter, or nil without the parameter. It skips text that is not an

@@ -192,3 +192,56 @@ func TestSearchTimes(t *testing.T) {
 		}
 	}
 }
+
+// TestSearchBoxes: footprints are at height 0, so a box of heights without 0 finds nothing. A box may go beyond ±180° and
+// ±90°, as the views of maps do.
+func TestSearchBoxes(t *testing.T) {
+	t.Parallel()
+	_, c, _ := stacTree(t, []ElevationDatasetFileMeta{
+		placedFile(t, "east.tif", 4326, 0.01, 0, 175, 0, -0.02, 1),
+		placedFile(t, "over.tif", 4326, 0.01, 0, 179.5, 0, -0.02, 1),
+		placedFile(t, "west.tif", 4326, 0.01, 0, -175, 0, -0.02, 1),
+		placedFile(t, "zero.tif", 4326, 0.01, 0, 0, 0, -0.02, 1),
+	})
+	for box, want := range map[string]string{
+		"-1,-1,-5,2,2,9":        "zero.tif",
+		"-1,-1,0,2,2,0":         "zero.tif",
+		"-1,-1,1000,2,2,2000":   "",
+		"-1,-1,-9,2,2,-0.1":     "",
+		"-1,-1,9,2,2,-9":        "",
+		"-1,-1,abc,2,2,def":     "wrong_type",
+		"-1,-1,,2,2,":           "wrong_type",
+		"-1,-1,NaN,2,2,1":       "wrong_type",
+		"-1,-1,-1,2,2,Inf":      "wrong_type",
+		"-1,-1,0,2,2":           "wrong_type",
+		"174,-1,186,2":          "east.tif over.tif west.tif",
+		"-186,-1,-174,2":        "east.tif over.tif west.tif",
+		"181,-1,186,2":          "west.tif",
+		"-185,-1,-181,2":        "east.tif",
+		"354,-1,362,2":          "zero.tif",
+		"-200,-1,-20,2":         "east.tif over.tif west.tif",
+		"-200,-1,200,2":         "east.tif over.tif west.tif zero.tif",
+		"-1000,-1000,1000,1000": "east.tif over.tif west.tif zero.tif",
+		"-1,-100,2,100":         "zero.tif",
+		"-1,91,2,95":            "invalid",
+		"-1,-95,2,-91":          "invalid",
+		"1,50,2,40":             "invalid",
+		"170,-1,-170,2":         "east.tif over.tif west.tif",
+		"-1,-1e400,2,2":         "wrong_type",
+	} {
+		body := `{"bbox":[` + box + `]}`
+		isJSON := !strings.ContainsAny(box, "aI") && !strings.Contains(box, ",,")
+		if want == "wrong_type" || want == "invalid" {
+			c.refused(400, want, "GET", stacPath+"/search?bbox="+box, nil)
+			if isJSON {
+				c.refused(400, want, "POST", stacPath+"/search", body)
+			}
+			continue
+		}
+		byGET := itemTitles(c.must(200, "GET", stacPath+"/search?bbox="+box, nil))
+		byPOST := itemTitles(c.must(200, "POST", stacPath+"/search", body))
+		if strings.Join(byGET, " ") != want || strings.Join(byPOST, " ") != want {
+			t.Errorf("%s finds %q and %q, want %q", box, byGET, byPOST, want)
+		}
+	}
+}
