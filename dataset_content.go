@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -75,11 +76,6 @@ func (c *catalogue) getContent(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer f.closeLater()
 
-	// A request for several ranges gets the whole file (RFC 9110, section 14.2).
-	if strings.Contains(r.Header.Get("Range"), ",") {
-		r.Header.Del("Range")
-	}
-
 	h := w.Header()
 	h.Set("Content-Type", mediaType(m.extent))
 	h.Set("Cache-Control", "private, no-cache") // a client may keep it, and asks whether it is still the same
@@ -87,9 +83,39 @@ func (c *catalogue) getContent(w http.ResponseWriter, r *http.Request) error {
 
 	// Last-Modified must not lie in the future (RFC 9110, section 8.8.2.1).
 	modified := time.Unix(0, min(f.Modified, c.core.now().UnixNano()))
+	err = serveContent(w, r, modified, io.NewSectionReader(f, 0, f.Size))
+	return cmp.Or(f.err, err)
+}
+
+// serveContent answers with the content, or with the range of it for which the request asks. If the
+// content has no such range, the error is a 416.
+func serveContent(w http.ResponseWriter, r *http.Request, modified time.Time, content *io.SectionReader) error {
+	cleanRange(r, content.Size())
+
 	out := newPatientWriter(w, r)
-	http.ServeContent(out, r, "", modified, io.NewSectionReader(f, 0, f.Size))
-	return f.err
+	http.ServeContent(out, r, "", modified, content)
+	if out.hasNoRange {
+		return newProblem(http.StatusRequestedRangeNotSatisfiable, codeNoSuchRange, "There are no such bytes.")
+	}
+	return nil
+}
+
+// cleanRange writes the header Range as http.ServeContent reads it (RFC 9110, section 14). A range
+// in another unit than bytes is ignored, and so are several ranges at once: the client gets all.
+func cleanRange(r *http.Request, size int64) {
+	unit, bounds, _ := strings.Cut(r.Header.Get("Range"), "=")
+	isInBytes := strings.EqualFold(strings.TrimSpace(unit), "bytes")
+	if !isInBytes || strings.Contains(bounds, ",") {
+		r.Header.Del("Range")
+		return
+	}
+
+	// The last 0 bytes are no range. Neither are those from the end on, which ServeContent refuses.
+	bounds = strings.TrimSpace(bounds)
+	if strings.TrimRight(bounds, "0") == "-" {
+		bounds = fmt.Sprintf("%d-", size)
+	}
+	r.Header.Set("Range", "bytes="+bounds)
 }
 
 // storedFile is the row of a file, with the directory of its dataset.
@@ -249,6 +275,8 @@ type patientWriter struct {
 	ctx       context.Context
 	caller    *caller
 	rechecked time.Time // when the caller's credential was last seen to be valid
+
+	hasNoRange bool // http.ServeContent answered 416: nothing is sent, and the handler returns a problem
 }
 
 // newPatientWriter returns a patientWriter for the answer to a request.
@@ -271,10 +299,22 @@ func (w *patientWriter) ReadFrom(body io.Reader) (int64, error) {
 	return io.CopyBuffer(onlyWrite, body, buffer)
 }
 
+// WriteHeader sends the status, but for 416.
+func (w *patientWriter) WriteHeader(status int) {
+	w.hasNoRange = status == http.StatusRequestedRangeNotSatisfiable
+	if !w.hasNoRange {
+		w.ResponseWriter.WriteHeader(status)
+	}
+}
+
 // Write sends a piece of the body. Meanwhile the request holds no slot to compute. Any error is
 // context.Canceled: the client left or was too slow, ctx ended, or the credential is not valid any
 // more.
 func (w *patientWriter) Write(b []byte) (int, error) {
+	if w.hasNoRange {
+		return len(b), nil
+	}
+
 	if time.Since(w.rechecked) > recheckInterval {
 		w.rechecked = time.Now()
 		err := w.caller.recheck(w.ctx)

@@ -110,6 +110,60 @@ func TestContent(t *testing.T) {
 	}
 }
 
+// TestRanges: a range in bytes is sent, in any spelling of the unit. A unit that Cairn does not know is ignored (RFC 9110,
+// section 14.2). A range that the file does not have is refused as problem details, with the size of the file.
+func TestRanges(t *testing.T) {
+	t.Parallel()
+	_, c, _, data := contentTree(t)
+	whole := c.must(200, "GET", data+"good.tif", nil).body
+	size := len(whole)
+	for header, want := range map[string][]byte{
+		"Bytes=0-3":            whole[:4],
+		"BYTES=-4":             whole[size-4:],
+		" bytes= 0-3":          whole[:4],
+		"bytes=-004":           whole[size-4:],
+		"chunks=0-5":           whole,
+		"byte=0-5":             whole,
+		"0-5":                  whole,
+		"bytes":                whole,
+		"bytes=":               whole,
+		"bytes=-":              nil,
+		"bytes=-0":             nil,
+		"bytes=-000":           nil,
+		"bytes= -0 ":           nil,
+		"BYTES=-0":             nil,
+		"bytes=x-y":            nil,
+		"bytes=1000000000000-": nil,
+		"bytes=0-0,2-2":        whole,
+		"chunks=-0,1-2":        whole,
+	} {
+		if want == nil {
+			a := c.refused(416, "no_such_range", "GET", data+"good.tif", nil, "Range: "+header)
+			isUnsatisfiable := strings.Contains(header, "-0") || strings.Contains(header, "1000")
+			if got := a.header.Get("Content-Range"); isUnsatisfiable && got != fmt.Sprint("bytes */", size) {
+				t.Errorf("%q: Content-Range is %q", header, got)
+			}
+			if got := a.header.Get("ETag") + a.header.Get("Last-Modified"); got != "" {
+				t.Errorf("%q: the refusal has the validators %q", header, got)
+			}
+			continue
+		}
+		status := 206
+		if len(want) == size {
+			status = 200
+		}
+		if a := c.must(status, "GET", data+"good.tif", nil, "Range: "+header); !bytes.Equal(a.body, want) {
+			t.Errorf("%q: %d bytes, want %d", header, len(a.body), len(want))
+		}
+	}
+	c.must(412, "GET", data+"good.tif", nil, "Range: bytes=-0", `If-Match: "another"`)
+	c.must(200, "GET", data+"good.tif", nil, "Range: bytes=-0", `If-Range: "another"`)
+	c.must(200, "GET", data+"empty.tif", nil, "Range: bytes=-0")
+	if head := c.do("HEAD", data+"good.tif", nil, "Range: bytes=-0"); head.status != 416 && head.status != 200 || len(head.body) > 0 {
+		t.Errorf("HEAD: %d with %d bytes", head.status, len(head.body))
+	}
+}
+
 // TestContentAttack: whatever a client asks for, it gets nothing but files of the dataset that have a row: each of these
 // paths is answered 404, or 400, and nothing of a file comes along. The pipe is never opened, or the request would hang.
 func TestContentAttack(t *testing.T) {

@@ -154,6 +154,8 @@ const (
 	codePathTaken problemCode = "path_taken"
 	// The file system does not answer, or fails.
 	codeFileUnavailable problemCode = "file_unavailable"
+	// The file has none of the bytes of the header Range.
+	codeNoSuchRange problemCode = "no_such_range"
 	// A dataset of the comparison has not been analysed.
 	codeNotChecked problemCode = "not_checked"
 	// The finding was accepted before.

@@ -523,7 +523,7 @@ func TestLongAnswerRechecks(t *testing.T) {
 				recheck: func(context.Context) error { return test.recheck },
 			}
 
-			w := &patientWriter{recorder, t.Context(), c, time.Now().Add(-recheckInterval - time.Second)}
+			w := &patientWriter{recorder, t.Context(), c, time.Now().Add(-recheckInterval - time.Second), false}
 			w.Write([]byte("piece"))
 			if got := recorder.Body.String(); got != test.want {
 				t.Errorf("the client got %q, want %q", got, test.want)
