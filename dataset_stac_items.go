@@ -25,9 +25,12 @@ const (
 	stacItemAssets = "https://stac-extensions.github.io/item-assets/v1.0.0/schema.json"
 )
 
-// itemOf returns a file as a STAC Item, which is a GeoJSON feature. base is the service's base URL.
-func itemOf(f datasetFile, base string) object {
+// itemOf returns a file as a STAC Item, which is a GeoJSON feature, for a request. The property
+// href is for programs that show no assets.
+func (c *catalogue) itemOf(r *http.Request, f datasetFile) object {
+	base := c.core.baseURL(r)
 	root := base + stacPath
+	href := base + dataPath(f.DatasetID, f.Path)
 	id := strconv.FormatInt(f.ID, 10)
 	collection := collectionURL(root, f.DatasetID)
 
@@ -50,6 +53,10 @@ func itemOf(f datasetFile, base string) object {
 		properties["gsd"] = f.ResolutionM
 	}
 
+	if principalOf(r).holds(datasetDownload) {
+		properties["href"] = href
+	}
+
 	hasSize := f.Width != nil && f.Height != nil
 	if hasSize && f.Transform != nil && f.NativeBBox != nil {
 		properties["proj:transform"] = f.Transform
@@ -70,7 +77,7 @@ func itemOf(f datasetFile, base string) object {
 			stacLink("collection", collection, typeJSON),
 		},
 		"assets": object{"data": object{
-			"href":      base + dataPath(f.DatasetID, f.Path),
+			"href":      href,
 			"type":      mediaType(f.extent),
 			"title":     f.Path,
 			"roles":     []string{"data"},
@@ -89,7 +96,7 @@ func (c *catalogue) getItem(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return writeGeoJSON(w, itemOf(file, c.core.baseURL(r)))
+	return writeGeoJSON(w, c.itemOf(r, file))
 }
 
 // writeGeoJSON answers with v as GeoJSON.
@@ -264,7 +271,7 @@ func (c *catalogue) searchItems(w http.ResponseWriter, r *http.Request) error {
 
 	items := []object{}
 	for _, file := range files {
-		items = append(items, itemOf(file, base))
+		items = append(items, c.itemOf(r, file))
 	}
 	answer["features"] = items
 	answer["links"] = links

@@ -245,3 +245,39 @@ func TestSearchBoxes(t *testing.T) {
 		}
 	}
 }
+
+// TestItemAddress: an item has the address of its file as a property, for programs that show properties but not assets,
+// if the caller may download the file.
+func TestItemAddress(t *testing.T) {
+	t.Parallel()
+	ts, reader, collection := stacTree(t, gridOfTiles(t, 1))
+	downloader := ts.signIn("bob", datasetRead, datasetDownload)
+	items := firstItems(t, collection+"/items", reader, downloader)
+	if href := items[0]["properties"].(map[string]any)["href"]; href != nil {
+		t.Errorf("without the permission to download the address is %v", href)
+	}
+	asset := items[1]["assets"].(map[string]any)["data"].(map[string]any)
+	if href := items[1]["properties"].(map[string]any)["href"]; href != asset["href"] || href == nil {
+		t.Errorf("the address is %v, that of the asset %v", href, asset["href"])
+	}
+	self := strings.TrimPrefix(linkTo(answer{json: items[1]}, "self")["href"].(string), ts.url)
+	for i, c := range []client{reader, downloader} {
+		properties := c.must(200, "GET", self, nil).json["properties"].(map[string]any)
+		if _, hasAddress := properties["href"]; hasAddress != (i == 1) {
+			t.Errorf("the item alone has %v", properties)
+		}
+	}
+	ts.addToken("bob", "gis", datasetRead).must(200, "GET", self, nil)
+	if properties := ts.addToken("bob", "desk", datasetRead).must(200, "GET", self, nil).json["properties"].(map[string]any); properties["href"] != nil {
+		t.Errorf("a token that may not download gets %v", properties)
+	}
+}
+
+// firstItems returns the first item of a page, as each client gets it.
+func firstItems(t *testing.T, path string, clients ...client) (items []map[string]any) {
+	t.Helper()
+	for _, c := range clients {
+		items = append(items, c.must(200, "GET", path, nil).json["features"].([]any)[0].(map[string]any))
+	}
+	return items
+}
