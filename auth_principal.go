@@ -81,7 +81,7 @@ var errSecondFactorMissing = forbidden(codeSecondFactorMissing,
 // The 401 for a request without a credential, and the 401 for one whose credential is not valid.
 // The latter does not tell the reason.
 var (
-	errNotSignedIn  = unauthorized(codeNotSignedIn, "This needs an access token: Authorization: Bearer …")
+	errNotSignedIn  = unauthorized(codeNotSignedIn, "This needs an access token: Authorization: Bearer TOKEN")
 	errInvalidToken = unauthorized(codeInvalidToken, "The token is invalid or has expired. Sign in again.")
 )
 

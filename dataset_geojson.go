@@ -220,7 +220,31 @@ func featureOf(m ElevationDatasetFileMeta, properties any) object {
 			"type":        "MultiPolygon",
 			"coordinates": parts,
 		}
-		f["bbox"] = m.BBox
+		f["bbox"] = extendBox(parts, m.BBox)
 	}
 	return f
+}
+
+// extendBox returns the box of a file, extended to its outline: where a raster is curved, the two
+// differ by a little.
+func extendBox(parts multiPolygon, box []float64) []float64 {
+	around := slices.Clone(box)
+	crossesAntimeridian := box[0] > box[2]
+
+	for _, part := range parts {
+		for _, p := range part[0] {
+			// Across 180°, a position belongs to the side that is nearer.
+			isEastern := p[0] > (box[0]+box[2])/2
+			if !crossesAntimeridian || isEastern {
+				around[0] = min(around[0], p[0])
+			}
+			if !crossesAntimeridian || !isEastern {
+				around[2] = max(around[2], p[0])
+			}
+
+			around[1] = min(around[1], p[1])
+			around[3] = max(around[3], p[1])
+		}
+	}
+	return around
 }

@@ -146,6 +146,37 @@ func TestFootprintsAreValid(t *testing.T) {
 	}
 }
 
+// TestFeatureBoxes: the box of a feature holds its geometry (RFC 7946, section 5), and is hardly larger than the row's.
+func TestFeatureBoxes(t *testing.T) {
+	t.Parallel()
+	extended := 0
+	for _, m := range awkwardFiles(t, 600) {
+		box := featureOf(m, nil)["bbox"].([]float64)
+		for i, grown := range [4]float64{m.BBox[0] - box[0], m.BBox[1] - box[1], box[2] - m.BBox[2], box[3] - m.BBox[3]} {
+			if grown < 0 || grown > 0.25 {
+				t.Errorf("%s: the box %v has become %v, side %d", m.Path, m.BBox, box, i)
+			}
+			if grown > 1e-6 {
+				extended++
+			}
+		}
+		for _, part := range m.footprint() {
+			for _, p := range part[0] {
+				isInside := p[0] >= box[0] && p[0] <= box[2]
+				if box[0] > box[2] {
+					isInside = p[0] >= box[0] || p[0] <= box[2]
+				}
+				if !isInside || p[1] < box[1] || p[1] > box[3] {
+					t.Errorf("%s: %v lies outside of %v", m.Path, p, box)
+				}
+			}
+		}
+	}
+	if extended == 0 {
+		t.Error("no box of a row was too small")
+	}
+}
+
 // faultOf says why a footprint is not valid, or "".
 func faultOf(parts multiPolygon) string {
 	type segment struct {

@@ -35,10 +35,25 @@ type object = map[string]any
 
 // stacLink returns a link (RFC 8288).
 func stacLink(rel, href, mediaType string) object {
+	titles := map[string]string{
+		"self":         "this page",
+		"root":         "the catalogue",
+		"parent":       "one level up",
+		"collection":   "the dataset",
+		"items":        "the files",
+		"next":         "the next page",
+		"search":       "search",
+		"data":         "the datasets",
+		"conformance":  "conformance classes",
+		"service-desc": "the tree in OpenAPI 3.0",
+		"service-doc":  "the whole API, explained",
+	}
+
 	return object{
-		"rel":  rel,
-		"href": href,
-		"type": mediaType,
+		"rel":   rel,
+		"href":  href,
+		"type":  mediaType,
+		"title": titles[rel],
 	}
 }
 
@@ -75,11 +90,13 @@ func (c *catalogue) getSTAC(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	root := c.core.baseURL(r) + stacPath
+	base := c.core.baseURL(r)
+	root := base + stacPath
 	links := []object{
 		stacLink("self", root, typeJSON),
 		stacLink("root", root, typeJSON),
 		stacLink("service-desc", root+"/api", typeOpenAPI),
+		stacLink("service-doc", base+"/api/v1/openapi.yaml", "application/yaml"),
 		stacLink("conformance", root+"/conformance", typeJSON),
 		stacLink("data", root+"/collections", typeJSON),
 	}

@@ -67,8 +67,8 @@ func TestSTACRules(t *testing.T) {
 	item = strings.TrimPrefix(item, ts.url)
 	const catalog, geo = "application/json", "application/geo+json"
 	for _, rule := range []struct{ path, mediaType, rels string }{
-		{stacPath, catalog, "child child conformance data root search search self service-desc"},
-		{stacPath + "/", catalog, "child child conformance data root search search self service-desc"},
+		{stacPath, catalog, "child child conformance data root search search self service-desc service-doc"},
+		{stacPath + "/", catalog, "child child conformance data root search search self service-desc service-doc"},
 		{stacPath + "/api", "application/vnd.oai.openapi+json;version=3.0", ""},
 		{stacPath + "/conformance", catalog, ""},
 		{stacPath + "/collections", catalog, "parent root self"},
@@ -86,7 +86,7 @@ func TestSTACRules(t *testing.T) {
 		for _, link := range links {
 			link := link.(map[string]any)
 			rels = append(rels, link["rel"].(string))
-			if href := link["href"].(string); !strings.HasPrefix(href, ts.url+stacPath) || link["type"] == nil {
+			if href := link["href"].(string); !strings.HasPrefix(href, ts.url+"/api/v1/") || link["type"] == nil || link["title"] == "" {
 				t.Errorf("%s: %v", rule.path, link)
 			} else if link["method"] != "POST" {
 				got := c.must(200, "GET", strings.TrimPrefix(href, ts.url), nil).header.Get("Content-Type")

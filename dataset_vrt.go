@@ -33,6 +33,7 @@ type vrtGrid struct {
 	Bands  int64
 	Types  []string // of the samples
 	Nodata *string  // that of the first file that has one
+	Mixed  bool     // other files have none
 }
 
 // resolution returns the pixel size as the parameter of that name has it.
@@ -69,7 +70,8 @@ func findGrid(
 			count(*) AS files,
 			min(coalesce(bands, 1)) AS bands,
 			array_agg(DISTINCT coalesce(sample_type, '')) AS types,
-			(array_agg(nodata ORDER BY path) FILTER (WHERE nodata IS NOT NULL))[1] AS nodata
+			(array_agg(nodata ORDER BY path) FILTER (WHERE nodata IS NOT NULL))[1] AS nodata,
+			bool_or(nodata IS NULL) AS mixed
 		FROM elevation_dataset_file_meta
 		WHERE dataset_id = $1
 			AND status = 'ok'
@@ -214,6 +216,10 @@ func (g vrtGrid) write(
 	for band := range g.Bands {
 		fmt.Fprintf(out, "  <VRTRasterBand dataType=\"%s\" band=\"%d\">\n", vrtType(g.Types...), band+1)
 		if value, ok := vrtNodata(g.Nodata); ok {
+			isSigned := !strings.HasPrefix(g.Types[0], "uint")
+			if g.Mixed && value == "0" && isSigned {
+				value = "-32768" // because 0 is a height in files without nodata
+			}
 			fmt.Fprintf(out, "    <NoDataValue>%s</NoDataValue>\n", value)
 		}
 

@@ -113,6 +113,39 @@ func TestVRT(t *testing.T) {
 	}
 }
 
+// TestVRTNodata: where one file has the nodata 0, and another has none, 0 stays a height of the other one.
+func TestVRTNodata(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("ada", datasetRead)
+	for i, test := range []struct {
+		first, second *string
+		sample, want  string
+	}{
+		{new("0"), nil, "int16", "-32768"},
+		{nil, new("0"), "float32", "-32768"},
+		{new("0"), new("0"), "int16", "0"},
+		{new("0"), nil, "uint8", "0"}, // which has no other value
+		{new("-9999"), nil, "int16", "-9999"},
+		{nil, nil, "int16", ""},
+	} {
+		var files []ElevationDatasetFileMeta
+		for j, nodata := range []*string{test.first, test.second} {
+			m := placedFile(t, fmt.Sprint(j, ".tif"), 25832, 10, 0, 500000+1000*float64(j), 0, -10, 5300000)
+			m.SampleType, m.Nodata, m.Bands = &test.sample, nodata, new(int64(1))
+			files = append(files, m)
+		}
+		dataset := fmt.Sprintf("/api/v1/datasets/%d", ts.addFiles(fmt.Sprint("nodata", i), files))
+		v := vrt(t, c.must(200, "GET", dataset+"/mosaic.vrt", nil).body)
+		if got := v.Bands[0].Nodata; got != test.want {
+			t.Errorf("%d: nodata is %q, want %q", i, got, test.want)
+		}
+		if len(v.Bands[0].Complex) > 0 && v.Bands[0].Complex[0].Nodata == "-32768" {
+			t.Errorf("%d: the source has another nodata than its file", i)
+		}
+	}
+}
+
 // TestVRTOnTerminal: a terminal does not act on the names of files.
 func TestVRTOnTerminal(t *testing.T) {
 	t.Parallel()
