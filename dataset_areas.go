@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -10,49 +11,96 @@ import (
 )
 
 // area is the coordinates of a GeoJSON MultiPolygon (RFC 7946, section 3.1.7): polygons of closed
-// rings, the first of which is the outer one.
+// rings, the first of which is the outer one. A polygon may have no inside: see geometry.polygons.
 type area [][][]position
 
 // maxCorners is how many corners the area of a search may have. The area is compared with each file
 // that its box meets.
 const maxCorners = 1000
 
-// readGeometry reads a GeoJSON Point, Polygon or MultiPolygon. It returns the query parameter of a
-// fileFilter, point or bbox, with its value, and the area if it is not a point. ok is false for any
-// other text, and for an area of more than most corners.
-func readGeometry(text string, most int) (parameter, value string, a area, ok bool) {
+// geometry is a GeoJSON geometry (RFC 7946, section 3.1).
+type geometry struct {
+	Type        string          `json:"type"`
+	Coordinates json.RawMessage `json:"coordinates"`
+	Geometries  []geometry      `json:"geometries"` // of a GeometryCollection
+}
+
+// errNoGeometry says that a text is not a geometry.
+var errNoGeometry = errors.New("not a GeoJSON geometry")
+
+// polygons returns the geometry as the coordinates of a MultiPolygon, and how many corners it has.
+// Lines and points are polygons without an inside: the ring of a line goes there and back, and a
+// point is a line of two equal corners.
+func (g geometry) polygons() (polygons [][][][]float64, corners int, err error) {
+	if g.Type == "GeometryCollection" {
+		for _, part := range g.Geometries {
+			more, n, err := part.polygons()
+			if err != nil {
+				return nil, 0, err
+			}
+			polygons = append(polygons, more...)
+			corners += n
+		}
+		return polygons, corners, nil
+	}
+
+	// One point, line or polygon is a list of one.
+	kind, isMulti := strings.CutPrefix(g.Type, "Multi")
+	list := string(g.Coordinates)
+	if !isMulti {
+		list = "[" + list + "]"
+	}
+
+	var points [][]float64
+	var lines [][][]float64
+	into := map[string]any{
+		"Point":      &points,
+		"LineString": &lines,
+		"Polygon":    &polygons,
+	}[kind]
+	hasNull := strings.Contains(list, "null") // which Unmarshal takes for 0
+	if into == nil || hasNull || json.Unmarshal([]byte(list), into) != nil {
+		return nil, 0, errNoGeometry
+	}
+
+	for _, polygon := range polygons {
+		for _, ring := range polygon {
+			corners += len(ring)
+		}
+	}
+
+	for _, line := range lines {
+		corners += len(line)
+		back := slices.Clone(line)
+		slices.Reverse(back)
+		polygons = append(polygons, [][][]float64{append(line, back...)})
+	}
+
+	corners += len(points)
+	for _, p := range points {
+		polygons = append(polygons, [][][]float64{{p, p, p, p}})
+	}
+	return polygons, corners, nil
+}
+
+// readGeometry reads a GeoJSON geometry of one of the types, or of any type if none is given. It
+// returns the area, and the box around it as the text of the parameter bbox. ok is false for any
+// other text, and for a geometry of more than most corners.
+func readGeometry(text string, most int, types ...string) (value string, a area, ok bool) {
 	// A corner has three numbers at most. Count before anything is built.
 	if strings.Count(text, ",") > 3*most {
-		return "", "", nil, false
+		return "", nil, false
 	}
 
-	var g struct {
-		Type        string          `json:"type"`
-		Coordinates json.RawMessage `json:"coordinates"`
-	}
-	if err := json.Unmarshal([]byte(text), &g); err != nil {
-		return "", "", nil, false
-	}
-
-	var point []float64
-	polygons := make([][][][]float64, 1)
-	targets := map[string]any{
-		"Point":        &point,
-		"Polygon":      &polygons[0],
-		"MultiPolygon": &polygons,
-	}
-	into := targets[g.Type]
-	if into == nil || json.Unmarshal(g.Coordinates, into) != nil {
-		return "", "", nil, false
+	var g geometry
+	err := json.Unmarshal([]byte(text), &g)
+	isType := types == nil || slices.Contains(types, g.Type)
+	if err != nil || !isType {
+		return "", nil, false
 	}
 
-	if g.Type == "Point" && len(point) >= 2 { // it may have a height
-		value = fmt.Sprintf("%v,%v", point[0], point[1])
-		return "point", value, nil, true
-	}
-
-	ok = len(polygons) > 0
-	corners := 0
+	polygons, corners, err := g.polygons()
+	ok = err == nil && len(polygons) > 0 && corners <= most
 	box := emptyRange()
 	turned := emptyRange() // the same box, with polygons that begin west of 0° moved 360° east
 
@@ -68,7 +116,6 @@ func readGeometry(text string, most int) (parameter, value string, a area, ok bo
 			}
 
 			n := len(positions)
-			corners += n
 			isClosed := n >= 4 && positions[0] == positions[n-1]
 			isComplete := !math.IsNaN(around.west + around.south)
 			ok = ok && isClosed && isComplete
@@ -94,7 +141,36 @@ func readGeometry(text string, most int) (parameter, value string, a area, ok bo
 		box.west, box.east = narrowerRange(box.west, box.east, turned.west, turned.east)
 	}
 	value = fmt.Sprintf("%v,%v,%v,%v", box.west, box.south, box.east, box.north)
-	return "bbox", value, a, ok && corners <= most
+	return value, a, ok
+}
+
+// widened returns the box with a margin of boxMargin.
+func (b mapBox) widened() *mapBox {
+	return &mapBox{
+		West:  b.West - boxMargin,
+		South: b.South - boxMargin,
+		East:  b.East + boxMargin,
+		North: b.North + boxMargin,
+	}
+}
+
+// areaOf returns a box as an area. It is cut at 180°.
+func areaOf(box mapBox) (a area) {
+	addPart := func(west, east float64) {
+		a = append(a, [][]position{{
+			{west, box.South},
+			{east, box.South},
+			{east, box.North},
+			{west, box.North},
+			{west, box.South},
+		}})
+	}
+
+	addPart(box.West, min(box.East, 180))
+	if box.East > 180 {
+		addPart(-180, box.East-360)
+	}
+	return a
 }
 
 // ringPositions returns the positions of a ring. A missing coordinate becomes NaN.
@@ -136,13 +212,16 @@ func (a area) meets(footprint multiPolygon) bool {
 	return false
 }
 
+// boxMargin is how far a footprint may reach out of its file's box, in degrees: it is rounded.
+const boxMargin = 1e-8
+
 // meetsFile reports whether the area and the footprint of a file with a box have a point in common.
 func (a area) meetsFile(m extent) bool {
 	box := degreesRange{
-		west:  m.BBox[0],
-		south: m.BBox[1],
-		east:  m.BBox[2],
-		north: m.BBox[3],
+		west:  m.BBox[0] - boxMargin,
+		south: m.BBox[1] - boxMargin,
+		east:  m.BBox[2] + boxMargin,
+		north: m.BBox[3] + boxMargin,
 	}
 	crossesAntimeridian := box.west > box.east
 	if crossesAntimeridian || a.hasEdgeNear(box) {
@@ -180,9 +259,9 @@ func (r degreesRange) isApart(p, q position) bool {
 }
 
 // findInArea returns up to limit files after the keys in after whose footprints meet the filter's
-// area. It compares batches of maxHits files of the area's box until a batch has such a file: some
-// clients take an empty page for the last one. next are the keys after which a further search goes
-// on, or nil if there are no more files.
+// area. It compares files of the area's box, maxHits at a time, until one of them meets the area:
+// some clients take an empty page for the last one. next are the keys after which a further search
+// goes on, or nil if there are no more files.
 func findInArea(
 	ctx context.Context,
 	q querier,
@@ -190,8 +269,11 @@ func findInArea(
 	after []string,
 	limit int,
 ) (found []datasetFile, next []string, err error) {
-	for len(found) == 0 {
-		candidates, err := listFiles(ctx, q, f, after, maxHits)
+	batch := limit + 1
+	left := maxHits // files to compare, until something must have been found
+	for {
+		batch = min(batch, left)
+		candidates, err := listFiles(ctx, q, f, after, batch)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -201,20 +283,54 @@ func findInArea(
 				return nil, nil, ctx.Err()
 			}
 
-			if len(found) == limit {
+			meets := f.area.meetsFile(file.extent)
+			if meets && len(found) == limit {
 				return found, f.key(found[limit-1]), nil
 			}
-			if f.area.meetsFile(file.extent) {
+			if meets {
 				found = append(found, file)
 			}
 		}
 
-		if len(candidates) < maxHits {
+		if len(candidates) < batch {
 			return found, nil, nil
 		}
-		after = f.key(candidates[maxHits-1])
+		after = f.key(candidates[batch-1])
+
+		left -= batch
+		batch *= 4
+		if left == 0 && len(found) > 0 {
+			return found, after, nil
+		}
+		if left == 0 {
+			left = maxHits
+		}
 	}
-	return found, after, nil
+}
+
+// countItems returns how many files match a filter whose area, if any, is its box. It returns nil
+// if they are too many to count.
+func countItems(ctx context.Context, q querier, f fileFilter) (*int64, error) {
+	total, err := countFiles(ctx, q, f)
+	if err != nil || total.TotalIsEstimate {
+		return nil, err
+	}
+	if f.area == nil {
+		return &total.Total, nil
+	}
+
+	// Files whose box only meets the filter's box do not count if their footprint lies outside.
+	f.isPartly = true
+	candidates, err := listFiles(ctx, q, f, firstFile(), maxHits)
+	for _, file := range candidates {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if !f.area.meetsFile(file.extent) {
+			total.Total--
+		}
+	}
+	return &total.Total, err
 }
 
 // edgesMeet reports whether an edge of a polygon meets an edge of a ring.

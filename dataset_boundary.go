@@ -41,8 +41,8 @@ func readBoundary(text json.RawMessage) (boundary area, ok bool) {
 	isOffGlobe := func(p position) bool { return math.Abs(p[0]) > 180 || math.Abs(p[1]) > 90 }
 	for _, geometry := range geometries {
 		limit := maxBoundaryCorners - corners
-		parameter, _, part, isRead := readGeometry(string(geometry), limit)
-		if !isRead || parameter != "bbox" {
+		_, part, isRead := readGeometry(string(geometry), limit, "Polygon", "MultiPolygon")
+		if !isRead {
 			return nil, false
 		}
 

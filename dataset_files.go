@@ -141,6 +141,7 @@ type fileFilter struct {
 	until     *int64
 	box       *mapBox // nil: anywhere; east is at least west, and more than 180 if the box crosses 180°
 	isPoint   bool    // the box is a point, and the rasters themselves must cover it
+	isPartly  bool    // only files that may lie partly outside of the box
 	area      area    // inside the box; the files' footprints must meet it; nil: any
 	sort      string  // "": as order says
 }
@@ -426,7 +427,9 @@ const (
 			AND (@ids::bigint[] IS NULL OR f.id = ANY (@ids))
 			AND (@dataset::bigint IS NOT NULL OR f.dataset_id = ANY (@datasets::bigint[]))
 			AND (@since::bigint IS NULL OR f.modified_ns >= @since)
-			AND (@until::bigint IS NULL OR f.modified_ns <= @until)`
+			AND (@until::bigint IS NULL OR f.modified_ns <= @until)
+			AND (@partly::boolean IS NOT TRUE OR NOT f.bbox[1] BETWEEN @west AND f.bbox[3]
+				OR f.bbox[3] > @east OR f.bbox[2] < @south OR f.bbox[4] > @north)`
 	fileEast = `(f.bbox[3] + CASE WHEN f.bbox[3] < f.bbox[1] THEN 360 ELSE 0 END)`
 	fileTurn = `CASE WHEN f.bbox[1] < 0 THEN 360 ELSE 0 END` // see narrowerRange
 
@@ -478,6 +481,7 @@ func (f fileFilter) args(after []string, limit int) pgx.NamedArgs {
 		"datasets": f.datasets,
 		"since":    f.since,
 		"until":    f.until,
+		"partly":   f.isPartly,
 
 		"west":  box.West,
 		"south": box.South,
@@ -575,7 +579,7 @@ func countFiles(ctx context.Context, q querier, f fileFilter) (*listTotal, error
 	const estimating = `EXPLAIN (FORMAT JSON)` + matching
 
 	// Every file with a box meets the globe, and only those are ok.
-	isGlobe := f.box != nil && f.box.East-f.box.West == 360 && f.box.North-f.box.South == 180
+	isGlobe := f.box != nil && f.box.East-f.box.West >= 360 && f.box.North-f.box.South >= 180
 	isAnyOK := f.status == nil || *f.status == fileStatusOK
 	if isGlobe && isAnyOK {
 		f.box = nil

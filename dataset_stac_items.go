@@ -113,7 +113,8 @@ func writeGeoJSON(w http.ResponseWriter, v any) error {
 // number, and the geometry is an object. body is nil for a GET.
 func readSearch(r *http.Request) (query url.Values, body map[string]json.RawMessage, err error) {
 	// A body or an area is read, and compared with files, on a core of the request's own.
-	if r.Method == http.MethodPost || r.URL.Query().Has("intersects") {
+	sent := r.URL.Query()
+	if r.Method == http.MethodPost || sent.Has("intersects") || sent.Has("bbox") {
 		err := callerOf(r).slots.acquire(r.Context(), heavy)
 		if err != nil {
 			return nil, nil, err
@@ -121,7 +122,7 @@ func readSearch(r *http.Request) (query url.Values, body map[string]json.RawMess
 	}
 
 	if isRead(r) {
-		return r.URL.Query(), nil, nil
+		return sent, nil, nil
 	}
 	if err := decodeJSON(r, &body); err != nil {
 		return nil, nil, err
@@ -239,18 +240,18 @@ func (c *catalogue) searchItems(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	// numberMatched must be exact, or missing. For an area, every file would have to be compared.
+	// numberMatched must be exact, or missing. With a geometry, all files would be compared for it.
 	answer := object{"type": "FeatureCollection"}
 	isAll := next == nil && !query.Has("cursor")
 	if isAll {
 		answer["numberMatched"] = len(files)
-	} else if f.area == nil {
-		total, err := countFiles(r.Context(), c.core.db, f)
+	} else if !query.Has("intersects") {
+		total, err := countItems(r.Context(), c.core.db, f)
 		if err != nil {
 			return err
 		}
-		if !total.TotalIsEstimate {
-			answer["numberMatched"] = total.Total
+		if total != nil {
+			answer["numberMatched"] = *total
 		}
 	}
 
@@ -381,20 +382,26 @@ func readItemFilter(query url.Values) (fileFilter, error) {
 			)
 		}
 
-		parameter, value, a, ok := readGeometry(text, maxCorners)
+		value, a, ok := readGeometry(text, maxCorners)
 		if !ok {
 			return fileFilter{}, malformed(
 				codeWrongType,
-				"intersects must be a GeoJSON Point, Polygon or MultiPolygon of at most %d corners.",
+				"intersects must be a GeoJSON geometry of at most %d corners.",
 				maxCorners,
 			)
 		}
-		selection.Set(parameter, value)
+		selection.Set("bbox", value)
 		within = a
 	}
 
 	f, err := readFileFilter(selection)
-	f.area = within
+	if query.Has("bbox") && err == nil {
+		within = areaOf(*f.box)
+	}
+	if within != nil && err == nil {
+		f.area = within
+		f.box = f.box.widened()
+	}
 	f.ids = idList(query, "ids")
 	f.datasets = idList(query, "collections")
 	if !isAtGround {
