@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"compress/gzip"
 	"context"
 	"encoding/json"
@@ -12,6 +13,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 )
 
@@ -185,6 +187,68 @@ func writeStream(
 		h.Del("Content-Encoding") // if nothing has been sent yet, the answer is a problem
 	}
 	return err
+}
+
+// maxRanged is how many bytes an answer may have of which clients can ask for ranges. It is kept in
+// memory.
+const maxRanged = 8 << 20
+
+// rangedBuffer holds an answer of at most maxRanged bytes.
+type rangedBuffer struct{ bytes.Buffer }
+
+// errNoRanges ends an output that is too large for a rangedBuffer.
+var errNoRanges = errors.New("the answer is too large for ranges")
+
+// Write implements io.Writer. Its error is errNoRanges.
+func (b *rangedBuffer) Write(p []byte) (int, error) {
+	if b.Len()+len(p) > maxRanged {
+		return 0, errNoRanges
+	}
+	return b.Buffer.Write(p)
+}
+
+// writeRanged answers with the output of write, with its length and entity tag, so that a client
+// may ask for ranges. It streams an output that is too large for this, and one in gzip.
+func writeRanged(
+	w http.ResponseWriter,
+	r *http.Request,
+	contentType string,
+	write func(out io.Writer) error,
+) error {
+	wantsRange := r.Header.Get("Range") != ""
+	if !wantsRange && acceptsGzip(r.Header.Get("Accept-Encoding")) {
+		return writeStream(w, r, contentType, write)
+	}
+
+	slots := callerOf(r).slots
+	answers := slots.limits.answers
+	defer answers.add(slots.owner, -maxRanged)
+	if !answers.add(slots.owner, maxRanged) {
+		return errBusy
+	}
+
+	slots.leavePool()
+	err := slots.acquireCore(r.Context())
+	if err != nil {
+		return err
+	}
+
+	var body rangedBuffer
+	err = write(&body)
+	if errors.Is(err, errNoRanges) {
+		return writeStream(w, r, contentType, write)
+	}
+	if err != nil {
+		return err
+	}
+
+	h := w.Header()
+	h.Set("Content-Type", contentType)
+	h.Add("Vary", "Accept-Encoding")
+	h.Set("ETag", entityTag(body.Bytes()))
+
+	content := bytes.NewReader(body.Bytes())
+	return serveContent(w, r, time.Time{}, io.NewSectionReader(content, 0, content.Size()))
 }
 
 // acceptsGzip reports whether Accept-Encoding (RFC 9110, section 12.5.3) allows gzip.

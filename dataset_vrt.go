@@ -46,6 +46,21 @@ func (g vrtGrid) resolution() string {
 	return x + "," + y
 }
 
+// hasResolution reports whether a text is the grid's pixel size, however many digits it has.
+func (g vrtGrid) hasResolution(text string) bool {
+	width, height, isPair := strings.Cut(text, ",")
+	if !isPair {
+		height = width
+	}
+
+	dx, err := strconv.ParseFloat(width, 32) // rounded as DX is
+	if err != nil {
+		return false
+	}
+	dy, err := strconv.ParseFloat(height, 32)
+	return err == nil && dx == g.DX && dy == g.DY
+}
+
 // findGrid returns the grid of a dataset in a CRS and with a resolution; both may be nil. If not
 // exactly one matches, the error is a 422 that lists the dataset's grids.
 func findGrid(
@@ -97,7 +112,7 @@ func findGrid(
 		list = append(list, fmt.Sprintf("crs=%s resolution=%s (%s)", g.CRS, g.resolution(), files))
 
 		isCRS := crs == nil || strings.EqualFold(*crs, g.CRS)
-		isResolution := resolution == nil || *resolution == g.resolution()
+		isResolution := resolution == nil || g.hasResolution(*resolution)
 		if isCRS && isResolution {
 			matching = append(matching, g)
 		}
@@ -309,7 +324,7 @@ func (c *catalogue) getMosaic(w http.ResponseWriter, r *http.Request) error {
 		return c.eachFile(r, located, emit)
 	}
 
-	return writeStream(w, r, "application/xml", func(out io.Writer) error {
+	return writeRanged(w, r, "application/xml", func(out io.Writer) error {
 		return g.write(out, relative, nameOf, each)
 	})
 }

@@ -113,6 +113,87 @@ func TestVRT(t *testing.T) {
 	}
 }
 
+// TestVRTResolution: a resolution is compared as a number, rounded as that of the grid is.
+func TestVRTResolution(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("ada", datasetRead)
+	third := 1.0 / 3600
+	files := []ElevationDatasetFileMeta{
+		placedFile(t, "ten.tif", 25832, 10, 0, 500000, 0, -10, 5300000),
+		placedFile(t, "third.tif", 4326, third, 0, 7, 0, -third/2, 46),
+	}
+	dataset := fmt.Sprintf("/api/v1/datasets/%d", ts.addFiles("tiles", files))
+	for resolution, want := range map[string]string{
+		"10": "EPSG:25832", "10.0": "EPSG:25832", "1e1": "EPSG:25832", "10.000,10": "EPSG:25832", "10.0000001": "EPSG:25832",
+		"0.00027777778,0.00013888889": "EPSG:4326", "0.000277777777777778,0.000138888888888889": "EPSG:4326",
+		"10.01": "", "10,20": "", "10,10,10": "", "ten": "", "": "", "10,": "", "NaN": "", "0.00027777778": "", "1e99": "",
+	} {
+		path := dataset + "/mosaic.vrt?resolution=" + resolution
+		if want == "" {
+			c.refused(422, "invalid", "GET", path, nil)
+			continue
+		}
+		if v := vrt(t, c.must(200, "GET", path, nil).body); v.SRS != want {
+			t.Errorf("%s has the grid of %s, want %s", resolution, v.SRS, want)
+		}
+	}
+}
+
+// TestVRTRanges: a mosaic has a length and an entity tag, and comes in ranges, as GDAL's /vsicurl reads files. In gzip it is
+// streamed, and so is one that is larger than maxRanged.
+func TestVRTRanges(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("ada", datasetRead)
+	var files []ElevationDatasetFileMeta
+	for i := range 12_000 {
+		m := placedFile(t, fmt.Sprintf("%05d.tif", i), 25832, 10, 0, 500000, 0, -10, 5300000)
+		if i > 50 {
+			m.Path = fmt.Sprintf("%s%05d.tif", strings.Repeat("long/", 100), i)
+		}
+		files = append(files, m)
+	}
+	mosaic := fmt.Sprintf("/api/v1/datasets/%d/mosaic.vrt", ts.addFiles("tiles", files[:50]))
+	plain := "Accept-Encoding: identity"
+	whole := c.must(200, "GET", mosaic, nil, plain)
+	size, tag := len(whole.body), whole.header.Get("ETag")
+	if whole.header.Get("Content-Length") != fmt.Sprint(size) || tag == "" || whole.header.Get("Accept-Ranges") != "bytes" || whole.header.Get("Content-Type") != "application/xml" {
+		t.Errorf("the whole has %v", whole.header)
+	}
+	head := c.must(200, "HEAD", mosaic, nil, plain)
+	if head.header.Get("Content-Length") != fmt.Sprint(size) || head.header.Get("ETag") != tag {
+		t.Errorf("HEAD has %v, want the length %d", head.header, size)
+	}
+	var parts []byte
+	for from := 0; from < size; from += 5000 {
+		a := c.must(206, "GET", mosaic, nil, plain, fmt.Sprintf("Range: bytes=%d-%d", from, from+4999), "If-Range: "+tag)
+		parts = append(parts, a.body...)
+	}
+	if !bytes.Equal(parts, whole.body) {
+		t.Errorf("the ranges together have %d bytes, want %d", len(parts), size)
+	}
+	if a := c.must(206, "GET", mosaic, nil, "Accept-Encoding: gzip", "Range: bytes=0-9"); string(a.body) != string(whole.body[:10]) {
+		t.Errorf("beside gzip the range is %q", a.body)
+	}
+	c.must(304, "GET", mosaic, nil, plain, "If-None-Match: "+tag)
+	c.refused(416, "no_such_range", "GET", mosaic, nil, plain, fmt.Sprintf("Range: bytes=%d-", size))
+	zipped := c.must(200, "GET", mosaic, nil, "Accept-Encoding: gzip")
+	if zipped.header.Get("Content-Encoding") != "gzip" || zipped.header.Get("ETag") != "" {
+		t.Errorf("in gzip it has %v", zipped.header)
+	}
+
+	large := fmt.Sprintf("/api/v1/datasets/%d/mosaic.vrt", ts.addFiles("large", files))
+	a := c.must(200, "GET", large, nil, plain, "Range: bytes=0-9")
+	if len(a.body) < maxRanged || a.header.Get("ETag") != "" || a.header.Get("Content-Length") != "" {
+		t.Errorf("the large one has %d bytes and %v", len(a.body), a.header)
+	}
+	if v := vrt(t, a.body); len(v.Bands[0].Simple) != len(files) {
+		t.Errorf("the large one has %d sources, want %d", len(v.Bands[0].Simple), len(files))
+	}
+	c.must(200, "HEAD", large, nil, plain)
+}
+
 // TestVRTNodata: where one file has the nodata 0, and another has none, 0 stays a height of the other one.
 func TestVRTNodata(t *testing.T) {
 	t.Parallel()
