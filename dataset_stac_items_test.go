@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/url"
 	"slices"
@@ -242,6 +243,32 @@ func TestSearchBoxes(t *testing.T) {
 		byPOST := itemTitles(c.must(200, "POST", stacPath+"/search", body))
 		if strings.Join(byGET, " ") != want || strings.Join(byPOST, " ") != want {
 			t.Errorf("%s finds %q and %q, want %q", box, byGET, byPOST, want)
+		}
+	}
+}
+
+// TestAPIDescription: the description of the tree is as OGC's test suite reads it: the server is a path from the root, and
+// each parameter says how its value is written.
+func TestAPIDescription(t *testing.T) {
+	t.Parallel()
+	var api struct {
+		Servers    []struct{ URL string }
+		Components struct {
+			Parameters map[string]struct {
+				In, Style string
+				Explode   *bool
+			}
+		}
+	}
+	if err := json.Unmarshal(stacAPI, &api); err != nil {
+		t.Fatal(err)
+	}
+	if len(api.Servers) != 1 || api.Servers[0].URL != stacPath {
+		t.Errorf("the servers are %v, want %s", api.Servers, stacPath)
+	}
+	for name, p := range api.Components.Parameters {
+		if p.In == "query" && (p.Style != "form" || p.Explode == nil || *p.Explode) {
+			t.Errorf("the parameter %s is %+v", name, p)
 		}
 	}
 }
