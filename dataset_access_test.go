@@ -114,6 +114,12 @@ func TestRequiresIsSubset(t *testing.T) {
 		t.Errorf("%d datasets, want 0", n)
 	}
 
+	ts.addFolder("plain")
+	plain := root.must(201, "POST", list, map[string]any{"name": "plain", "path": "plain", "requires": nil})
+	if plain.json["requires"] != "" {
+		t.Errorf("a new dataset with null requires %v", plain.json["requires"])
+	}
+
 	rows := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'dataset.update' AND target = 'dataset:scans' AND before->>'requires' <> after->>'requires'`)
 	created := ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'dataset.create' AND after->>'requires' = 'lidar.see'`)
 	if rows != 8 || created != 2 {
