@@ -146,6 +146,10 @@ func TestPeerVRT(t *testing.T) {
 	if got, want := pixel(t, token, web, 503015, 5298985), pixel(t, "", theirs, 503015, 5298985); got != want || want == "" {
 		t.Errorf("over HTTP %q, want %q", got, want)
 	}
+	remote := "/vsicurl/" + ts.url + dataset + "/mosaic.vrt" // read in ranges
+	if got, want := pixel(t, token, remote, 503015, 5298985), pixel(t, "", theirs, 503015, 5298985); got != want {
+		t.Errorf("by its address %q, want %q", got, want)
+	}
 	if pictures := os.Getenv("CAIRN_TEST_PICTURES"); pictures != "" {
 		colours := filepath.Join(dir, "..", "colours.txt")
 		if err := os.WriteFile(colours, []byte("100 26 90 60\n400 82 140 80\n700 170 190 110\n1000 215 200 130\n1300 180 140 90\n1500 150 110 80\n1700 245 245 245\n"), 0o644); err != nil {
