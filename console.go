@@ -58,6 +58,7 @@ type page struct {
 	Version  string
 
 	User   *user           // the reader; nil: not signed in
+	Lacks  bool            // the reader lacks a second factor that one of the roles requires
 	Can    map[string]bool // the permissions that the reader holds
 	Unread int64           // how many messages the reader has not read
 
@@ -69,6 +70,8 @@ type page struct {
 	Action  string     // the path of the form that was refused, or ""
 	Form    url.Values // what was typed in it
 	Refusal *refusal
+
+	hasFocus bool // an input has the focus
 }
 
 // refusal is a problem as a page shows it.
@@ -145,16 +148,15 @@ func threeDigits(n float64) string {
 // notices returns what a page says after a form was accepted, by the query parameter done.
 func notices() map[string]string {
 	return map[string]string{
-		"added":      "The dataset is registered. Start an analysis to read its files.",
-		"saved":      "Saved.",
-		"ended":      "Ended.",
-		"deleted":    "Deleted.",
-		"read":       "Marked as read.",
-		"canceled":   "Canceled.",
-		"password":   "Your password has been changed. Your other sessions have ended.",
-		"reset":      "The password is set. Sign in with it.",
-		"out":        "You have signed out.",
-		"registered": "The account exists. If you cannot sign in yet, an administrator has to approve it first.",
+		"added":    "The dataset is registered. Start an analysis to read its files.",
+		"saved":    "Saved.",
+		"ended":    "Ended.",
+		"deleted":  "Deleted.",
+		"read":     "Marked as read.",
+		"canceled": "Canceled.",
+		"password": "Your password has been changed. Your other sessions have ended.",
+		"reset":    "The password is set. Sign in with it.",
+		"out":      "You have signed out.",
 	}
 }
 
@@ -162,6 +164,9 @@ func notices() map[string]string {
 func (c *console) show(read loader, changes ...func(*page)) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		p, err := c.readPageFor(r, read)
+		if err != nil && r.URL.RawQuery != "" {
+			return c.refuse(w, r, nil, read, err)
+		}
 		if err != nil {
 			return err
 		}
@@ -213,6 +218,7 @@ func (p *page) addReader(r *http.Request) {
 	p.Can = map[string]bool{}
 	if reader := principalOf(r); reader != nil {
 		p.User = &reader.User
+		p.Lacks = reader.isSuspended()
 		for _, permission := range reader.Permissions {
 			p.Can[permission] = true
 		}
@@ -281,6 +287,16 @@ func newRefusal(wrong *problem, requestID string) *refusal {
 	}
 	if wrong == errNoPath {
 		shown.Detail = "There is no such page."
+	}
+
+	// Some codes are about one field.
+	field := map[problemCode]string{
+		codeWrongPassword: "current_password",
+		codeOTPRequired:   "otp",
+		codeOTPInvalid:    "otp",
+	}[wrong.code]
+	if field != "" {
+		shown.Fields[field] = shown.Detail
 	}
 
 	// Backward, so that the first field is the last to set the detail.
@@ -440,7 +456,8 @@ func fieldValue(kind, typed string) any {
 	return text
 }
 
-// refuse returns err. If err says what is wrong with a form, the error page is the form's own page.
+// refuse returns err. If err says what is wrong with a form or with the filter of a list, the error
+// page is the page itself, with what was typed.
 func (c *console) refuse(w http.ResponseWriter, r *http.Request, f url.Values, formPage loader, err error) error {
 	wrong, ok := errors.AsType[*problem](err)
 	isOfForm := ok && wrong.status < 500
@@ -453,8 +470,14 @@ func (c *console) refuse(w http.ResponseWriter, r *http.Request, f url.Values, f
 		delete(f, "tag") // the page shows the present one
 	}
 
-	if p, failed := c.readPageFor(r, formPage); failed == nil {
-		p.addForm(r, f)
+	// The page itself has no filter, which may be what was refused.
+	plain := r.Clone(r.Context())
+	plain.URL.RawQuery = ""
+	if p, failed := c.readPageFor(plain, formPage); failed == nil {
+		p.Query = r.URL.Query()
+		if !isRead(r) {
+			p.addForm(r, f)
+		}
 		answer.page = func(wrong *problem) { c.writeErrorPage(answer, r, p, wrong) }
 	}
 
@@ -500,7 +523,9 @@ func (c *console) readAnswer(r *http.Request, written []byte, next string) formA
 
 	// A password token becomes the address of the page that takes it.
 	if token, ok := answer["password_token"].(string); ok {
-		answer["link"] = c.core.baseURL(r) + passwordPath(token)
+		if base := c.browserURL(r); base != "" {
+			answer["link"] = base + passwordPath(token)
+		}
 	}
 
 	// The page shows only these. So what is stored for a second arrival is small.
@@ -511,6 +536,23 @@ func (c *console) readAnswer(r *http.Request, written []byte, next string) formA
 		}
 	}
 	return formAnswer{Secret: secret}
+}
+
+// browserURL returns the scheme and the host by which the reader's browser knows the service.
+// Behind a proxy only CAIRN_BASE_URL and the header Origin, which browsers send with forms, name
+// them: it returns "" without both.
+func (c *console) browserURL(r *http.Request) string {
+	origin := r.Header.Get("Origin")
+	isProxied := r.Header.Get("X-Forwarded-For") != ""
+
+	switch {
+	case c.core.cfg.baseURL == "" && strings.HasPrefix(origin, "http"):
+		return origin
+	case c.core.cfg.baseURL == "" && isProxied:
+		return ""
+	default:
+		return c.core.baseURL(r)
+	}
 }
 
 // pathValues matches the names of path values in a route's path.
@@ -562,7 +604,7 @@ func getPage[T any](a *apiReader, path string) []T {
 	query := url.Values{}
 	for name, values := range a.r.URL.Query() {
 		if values[0] != "" && name != "done" {
-			query[name] = values
+			query[name] = []string{filterText(name, values[0])}
 		}
 	}
 
@@ -585,6 +627,7 @@ type field struct {
 	Hint         string
 	Autocomplete string
 	Required     bool
+	Focus        bool // the input has the focus, because it is the first that is wrong
 	Options      []option
 }
 
@@ -629,6 +672,8 @@ func (p *page) Field(action, name, label, kind, value, hint string) field {
 
 	if p.Refusal != nil {
 		f.Error = p.Refusal.Fields[name]
+		f.Focus = f.Error != "" && !p.hasFocus
+		p.hasFocus = p.hasFocus || f.Focus
 	}
 	if p.Form.Has(name) && f.Type != "password" {
 		f.Value = p.Form.Get(name)
@@ -689,7 +734,7 @@ func (p *page) On(action, name, value string, is bool) bool {
 // addForm adds what was typed in a form. Forms for the same path are told apart by their field
 // "code". The path of a preview is that of its form.
 func (p *page) addForm(r *http.Request, f url.Values) {
-	p.Action = strings.TrimSuffix(r.URL.Path, "/preview")
+	p.Action = strings.TrimSuffix(strings.TrimSuffix(r.URL.Path, "/preview"), "/new")
 	p.Form = f
 
 	if code := f.Get("code"); code != "" {

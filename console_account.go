@@ -6,8 +6,13 @@ import (
 )
 
 // homePage reads the page at /: what Cairn is or, for somebody who is signed in, the unread
-// messages and the state of the datasets.
+// messages, the accounts that wait for approval and the state of the datasets.
 func (c *console) homePage(a *apiReader) *page {
+	const countPending = `
+		SELECT count(*)
+		FROM users
+		WHERE status = 'pending'`
+
 	data := map[string]any{"Registration": c.core.cfg.registration != registrationClosed}
 	reader := principalOf(a.r)
 
@@ -19,6 +24,11 @@ func (c *console) homePage(a *apiReader) *page {
 	if reader != nil && reader.holds(datasetRead) {
 		datasets := get[listOf[datasetItem]](a, "/api/v1/datasets", "limit=20")
 		data["Datasets"] = a.addAnalyses(datasets.Items)
+	}
+
+	approves := c.core.cfg.registration == registrationApproval && reader != nil && reader.holds(userManage)
+	if approves && a.err == nil {
+		data["Pending"], a.err = scalar[int64](a.r.Context(), c.core.db, "count accounts to approve", countPending)
 	}
 
 	return &page{Template: "home", Title: "Cairn", Data: data}
@@ -125,10 +135,12 @@ func (c *console) loginPage(a *apiReader) *page {
 			Next         string
 			IsNew        bool
 			Registration bool
+			Approval     bool
 		}{
 			safeNext(a.r.URL.Query().Get("next"), c.core.cfg.baseURL),
 			isNew,
 			c.core.cfg.registration != registrationClosed,
+			c.core.cfg.registration == registrationApproval,
 		},
 	}
 }

@@ -36,8 +36,8 @@ func (c *console) messagePage(a *apiReader) *page {
 	data := messageData{message: message{Severity: "info"}}
 
 	if a.r.PathValue("id") != "" {
-		title = "Announcement"
 		data = get[messageData](a, "/api/v1/system-messages/{id}", "")
+		title = "Announcement: " + data.Title
 		data.Tag = data.message.tag()
 	}
 

@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"math"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // datasetsPage reads a page of the list of datasets. Only those who may register one see the roots.
@@ -104,7 +106,7 @@ func (d *datasetData) addMap(a *apiReader) {
 	}
 
 	// A click either moves the map, or asks for the files at its position.
-	d.Position = query.Get("point")
+	d.Position = positionText(query.Get("point"))
 	move := query.Get("move")
 	if move != "" {
 		box = box.moved(move, lon, lat)
@@ -242,4 +244,54 @@ func (c *console) reportPage(a *apiReader) *page {
 			accepted,
 		},
 	}
+}
+
+// typedPosition matches two numbers of degrees as people type them: "9.5, 47.6" or "47.6 N 9.5 E".
+var typedPosition = regexp.MustCompile(`^([-0-9.]+) *°? *([NSEW]?)[ ,;]+([-0-9.]+) *°? *([NSEW]?)$`)
+
+// positionText returns the longitude and the latitude in the text that somebody has typed, as the
+// API takes them. Without letters, the longitude is first. Text of another form is returned as it
+// is.
+func positionText(text string) string {
+	m := typedPosition.FindStringSubmatch(strings.ToUpper(strings.TrimSpace(text)))
+	if m == nil {
+		return text
+	}
+
+	first := m[1]
+	second := m[3]
+	if m[2] == "S" || m[2] == "W" {
+		first = "-" + first
+	}
+	if m[4] == "S" || m[4] == "W" {
+		second = "-" + second
+	}
+	if m[2] == "N" || m[2] == "S" {
+		first, second = second, first
+	}
+	return first + "," + second
+}
+
+// filterText returns what the API gets for the text that somebody has typed in a filter of that
+// name: a day or a minute in UTC becomes a time, and "until" a day is until its end.
+func filterText(name, text string) string {
+	if name == "point" {
+		return positionText(text)
+	}
+	if name != "since" && name != "until" {
+		return text
+	}
+
+	text = strings.TrimSpace(text)
+	for _, layout := range []string{time.DateOnly, inputTimeLayout, "2006-01-02 15:04"} {
+		at, err := time.Parse(layout, text)
+		if err != nil {
+			continue
+		}
+		if name == "until" && layout == time.DateOnly {
+			at = at.AddDate(0, 0, 1)
+		}
+		return at.Format(time.RFC3339)
+	}
+	return text
 }

@@ -78,7 +78,7 @@ func pageRoutes(c *console) []route {
 			c.loginForm, hashing, large),
 		changes("POST /logout", public,
 			c.logoutForm, quick, small),
-		changes("POST /messages/preview", adminSystemMessage,
+		changes("POST /messages/new/preview", adminSystemMessage,
 			c.previewMessage, slow, large),
 		changes("POST /messages/{id}/preview", adminSystemMessage,
 			c.previewMessage, slow, large),

@@ -77,7 +77,7 @@ func (m *matrix) pageTarget(rt route) (path string, body any) {
 		"POST /account/password":       "current_password=" + testPassword + "&new_password=" + testPassword,
 		"POST /account/tokens":         "name=" + name + "&permissions=dataset.read&current_password=" + testPassword,
 		"POST /messages":               "title=t&body=b&severity=info&roles=",
-		"POST /messages/preview":       "title=t&body=b&severity=info&roles=",
+		"POST /messages/new/preview":   "title=t&body=b&severity=info&roles=",
 		"POST /messages/{id}":          "title=u&body=b&severity=info&roles=",
 		"POST /messages/{id}/preview":  "title=u&body=b&severity=info&roles=",
 		"POST /users":                  "username=" + name,
@@ -484,7 +484,7 @@ func TestInjection(t *testing.T) {
 		"/login":                  "username=@&password=@&next=@",
 		"/login?":                 "username=@&proof=@&otp=@&next=@",
 		"/set-password":           "token=@&new_password=@",
-		"/messages/preview":       "title=@&body=@&severity=@&publish_at=@&expires_at=@&roles=@",
+		"/messages/new/preview":   "title=@&body=@&severity=@&publish_at=@&expires_at=@&roles=@",
 		"/messages/1":             "tag=@&title=@&body=@",
 		"/users":                  "username=@&email=@&display_name=@&roles=@",
 		"/users/" + id:            "tag=@&email=@&status=@&display_name=@",
@@ -513,15 +513,23 @@ func TestInjection(t *testing.T) {
 
 	// The elements of harmless pages are known, and those that say what is wrong with a field.
 	var base []string
-	known := map[string]bool{"<p class id>": true, "<fieldset class aria-describedby>": true}
+	known := map[string]bool{
+		"<p class id>": true,
+		"<fieldset class aria-describedby tabindex>":           true,
+		"<fieldset class aria-describedby tabindex autofocus>": true,
+		"<div class role>":                    true,
+		"<div class role tabindex autofocus>": true,
+	}
 	for _, attrs := range []string{"", " autocomplete"} {
 		for _, required := range []string{"", " required"} {
 			known["<input id type name value"+attrs+required+" aria-invalid aria-describedby>"] = true
+			known["<input id type name value"+attrs+required+" autofocus aria-invalid aria-describedby>"] = true
 		}
 	}
 
 	for _, required := range []string{"", " required"} {
 		known["<textarea id name rows"+required+" aria-invalid aria-describedby>"] = true
+		known["<textarea id name rows"+required+" autofocus aria-invalid aria-describedby>"] = true
 	}
 
 	for i, text := range append([]string{"harmless"}, injections()...) {
@@ -683,10 +691,10 @@ func TestForms(t *testing.T) {
 	}
 
 	// Announcements: a preview stores nothing; a scheduled one can be published later.
-	b.shows(200, "POST", "/messages/preview",
+	b.shows(200, "POST", "/messages/new/preview",
 		"title=Hello&body=World&severity=info&roles=member", "One person would get it now: ada",
 		`value="Hello"`)
-	b.shows(200, "POST", "/messages/preview",
+	b.shows(200, "POST", "/messages/new/preview",
 		"title=Hello&body=World&severity=info&roles=", "2 people would get it now: ada, root")
 	b.shows(422, "POST", "/messages",
 		"title=Hello&body=World&severity=info", "must name a role", `value="Hello"`,
@@ -891,7 +899,7 @@ func TestPreview(t *testing.T) {
 		{"/messages/2", "&publish_at=2999-01-02T03:04", "2 people would get it now: ada, root."},
 		{"/messages", "", "2 people would get it now: ada, root."},
 	} {
-		b.shows(200, "POST", test.path+"/preview", "title=t&body=b&severity=info&roles="+test.form, test.want)
+		b.shows(200, "POST", strings.Replace(test.path+"/preview", "/messages/preview", "/messages/new/preview", 1), "title=t&body=b&severity=info&roles="+test.form, test.want)
 	}
 
 	b.goes("/messages?done=saved", "/messages/1", "title=t&body=b&severity=info&roles=")

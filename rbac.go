@@ -270,7 +270,7 @@ func builtInPermissions() []permissionView {
 	return []permissionView{
 		{userManage,
 			"Create, change, disable and delete users who hold no more than you do; see all users and roles.", false},
-		{roleManage, "Manage roles that hold no more than you do, and declare permissions.", false},
+		{roleManage, "Manage roles that hold no more than you do, and permissions. Needs user.manage too.", false},
 		{adminSystemMessage, "Publish, change and retract system messages.", false},
 		{datasetRead, "See datasets and their files.", false},
 		{datasetDownload, "Read the content of files.", false},

@@ -3,6 +3,7 @@ package main
 import (
 	_ "embed"
 	"net/http"
+	"path"
 )
 
 // operationRoutes returns the rows of health, metrics and the contract.
@@ -194,6 +195,21 @@ func (s *server) serveRoute(w *responseWriter, r *http.Request) {
 
 	s.mux.ServeHTTP(w, r)
 	if w.routed {
+		return
+	}
+
+	// The address of a form leads to the page above it, which has the form.
+	if w.status == http.StatusMethodNotAllowed && isRead(r) && w.page != nil {
+		above := r.Clone(r.Context())
+		pattern := ""
+		for pattern == "" { // at the latest, the home page matches
+			above.URL.Path = path.Dir(above.URL.Path)
+			_, pattern = s.mux.Handler(above)
+		}
+
+		w.status = 0
+		w.routed = true
+		goTo(w, above.URL.EscapedPath())
 		return
 	}
 

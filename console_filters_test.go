@@ -1,0 +1,132 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestRefusedFilters: a filter that is refused leaves the reader on the page, with what was typed. Days and positions are
+// taken as people type them.
+func TestRefusedFilters(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	root := ts.signIn("root", "all")
+	os.Mkdir(filepath.Join(ts.datasets, "set"), 0o755)
+	os.WriteFile(filepath.Join(ts.datasets, "set", "a.tif"), geographicTIFF(7, 46), 0o644)
+	root.analyze(root.must(201, "POST", "/api/v1/datasets", map[string]string{"name": "set", "path": "set"}).header.Get("Location"), nil)
+
+	b := ts.browse("root")
+	b.shows(422, "GET", "/audit?since=yesterday&actor=root", "",
+		`value="yesterday"`, `value="root"`, `role="alert"`, "Details of row", "<title>Error: Audit log")
+	b.shows(400, "GET", "/datasets/1/files?point=here", "", `value="here"`, "a.tif")
+	b.shows(422, "GET", "/datasets/1?bbox=7,46,10,400", "", "longitudes go from", "Start an analysis")
+	b.shows(200, "GET", "/audit?since=2020-01-31", "", "Details of row")
+	b.shows(200, "GET", "/audit?since=2020-01-31+12:00&until=2999-01-31", "", "Details of row")
+	b.shows(200, "GET", "/audit?until=2020-01-31", "", "No row.")
+	for _, point := range []string{"7.5,45.9", "7.5+45.9", "45.9N+7.5E", "45.9+n,+7.5%C2%B0+E"} {
+		b.shows(200, "GET", "/datasets/1?point="+point, "", "Files at 7.5,45.9", ">a.tif<")
+		b.shows(200, "GET", "/datasets/1/files?point="+point, "", ">a.tif<")
+	}
+	check(t, "south and west", positionText("45 S 7 W"), "-7,-45")
+
+	// A page that does not exist, or that the reader may not see, is no page with a refused filter.
+	b.shows(404, "GET", "/datasets/9?done=saved", "", "To the home page")
+}
+
+// TestAddressesOfForms: the address of a form leads to the page that has it, and only for a browser.
+func TestAddressesOfForms(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	ts.addUser("root", "all")
+	b := ts.browse("root")
+	for path, want := range map[string]string{
+		"/messages/new/preview": "/messages/new",
+		"/account/totp/confirm": "/account/totp",
+		"/account/name":         "/account",
+		"/users/1/roles":        "/users/1",
+		"/roles/3/delete":       "/roles",
+		"/logout":               "/",
+	} {
+		if a := b.page("GET", path, ""); a.status != 303 || a.header.Get("Location") != want {
+			t.Errorf("GET %s: got %d to %q, want %q", path, a.status, a.header.Get("Location"), want)
+		}
+	}
+	check(t, "for a program", b.do("GET", "/account/name", nil).status, 405)
+	check(t, "another method", b.page("DELETE", "/account/name", "").status, 405)
+}
+
+// TestRequiredFactorBanner: each page tells somebody who lacks a required second factor, with a link to where it is set up.
+func TestRequiredFactorBanner(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	ts.addUser("bob", datasetRead)
+	b := ts.browse("bob")
+	const banner = `<a href="/account/totp">Set it up.</a>`
+	if shown := b.shows(200, "GET", "/", ""); strings.Contains(shown, banner) {
+		t.Error("the banner is shown to somebody who needs no second factor")
+	}
+	ts.exec(`UPDATE roles SET requires_second_factor = true WHERE name = 'only-bob'`)
+	b.shows(200, "GET", "/", "", banner)
+	b.shows(200, "GET", "/account", "", banner)
+	b.shows(403, "GET", "/datasets", "", banner)
+}
+
+// TestLinksBehindProxies: the link with a password token has the address that the browser has, or is left out.
+func TestLinksBehindProxies(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	ts.addUser("root", "all")
+	b := ts.browse("root")
+	host := strings.TrimPrefix(ts.url, "http://")
+	for i, test := range []struct{ header, want string }{
+		{"Origin: " + ts.url, ts.url + "/set-password#cairn_pw_"},
+		{"Origin: https://" + host, "https://" + host + "/set-password#cairn_pw_"},
+		{"X-Forwarded-For: 192.0.2.1", ""},
+	} {
+		a := b.page("POST", "/users", fmt.Sprint("username=user", i), test.header)
+		shown := string(a.body)
+		check(t, "status", a.status, 200)
+		check(t, test.header+": the token is shown", strings.Contains(shown, ">cairn_pw_"), true)
+		if test.want == "" {
+			check(t, test.header+": a link is shown", strings.Contains(shown, "set-password#"), false)
+		} else {
+			check(t, test.header+": the link", strings.Contains(shown, test.want), true)
+		}
+	}
+}
+
+// TestFocusOfRefusal: the first wrong field has the focus, and says what is wrong.
+func TestFocusOfRefusal(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	ts.addUser("root", "all")
+	b := ts.browse("root")
+	for _, test := range []struct{ path, form, id string }{
+		{"/account/tokens", "name=x&permissions=dataset.read&current_password=wrong", "f-account-tokens-current-password"},
+		{"/account/password", "current_password=" + testPassword + "&new_password=x", "f-account-password-new-password"},
+		{"/users", "username=A B&email=no", "f-users-username"},
+	} {
+		shown := b.shows(b.page("POST", test.path, test.form).status, "POST", test.path, test.form, `id="`+test.id+`-error"`)
+		_, field, _ := strings.Cut(shown, `id="`+test.id+`"`)
+		field, _, _ = strings.Cut(field, ">")
+		if strings.Count(shown, "autofocus") != 1 || !strings.Contains(field, "autofocus") {
+			t.Errorf("POST %s: the focus is not on %s alone", test.path, test.id)
+		}
+	}
+	shown := b.shows(409, "POST", "/users", "username=root", `role="alert" tabindex="-1" autofocus`)
+	check(t, "fields with the focus", strings.Count(shown, "autofocus"), 1)
+}
+
+// TestApprovalPages: an administrator learns of accounts that wait for approval, and their owners learn that they wait.
+func TestApprovalPages(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil, "CAIRN_REGISTRATION=approval")
+	ts.addUser("root", "all")
+	b := &browser{client: ts.client()}
+	b.goes("/login?done=registered", "/register", "username=ada&password="+testPassword)
+	b.shows(200, "GET", "/login?done=registered", "", "once an administrator has approved it")
+	ts.browse("root").shows(200, "GET", "/", "", `<a href="/users?status=pending">1 account to approve</a>`)
+}
