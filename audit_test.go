@@ -29,7 +29,7 @@ import (
 const (
 	maxFileTokens     = 5_000
 	maxTestFileTokens = 8_000
-	maxProgramTokens  = 180_200
+	maxProgramTokens  = 181_600
 	maxAuditorTokens  = 32_100
 )
 

@@ -54,13 +54,31 @@ func setDatasetCommand(ctx context.Context, o invocation) error {
 		return err
 	}
 
+	about, err := o.readAbout()
+	if err != nil {
+		return err
+	}
+
 	change := datasetChangeRequest{
+		About:       about,
 		Name:        optional(o.options, "name"),
 		Description: optional(o.options, "description"),
 		Requires:    optional(o.options, "requires"),
 	}
-	d, err = updateDataset(ctx, o.db, operatorActor(), d.ID, change, operatorNow)
+	d, err = updateDataset(ctx, o.db, operatorActor(), d.ID, change, operatorNow, nil)
 	return o.print(err, d, "changed dataset %d, %s", d.ID, d.Name)
+}
+
+// readAbout returns the content of the file that --about names, or nil. "-" is the standard input.
+func (o invocation) readAbout() (json.RawMessage, error) {
+	name := o.option("about", "")
+	if name == "" {
+		return nil, nil
+	}
+	if name == "-" {
+		return io.ReadAll(io.LimitReader(o.stdin, medium))
+	}
+	return os.ReadFile(name)
 }
 
 // outsideRoots returns the error for a path that is below no dataset root. It says how to add it.

@@ -212,9 +212,10 @@ func commands() []command {
 		},
 		{
 			"dataset set",
-			"DATASET [--name NAME] [--description TEXT] [--requires PERMISSION] [--json]",
+			"DATASET [--name NAME] [--description TEXT] [--about FILE] [--requires PERMISSION] [--json]",
 			needDatabase, setDatasetCommand,
-			"change a dataset; with --requires only holders of the permission see it, " +
+			"change a dataset; FILE has JSON: title, license, providers, keywords and more; " +
+				"with --requires only holders of the permission see it, " +
 				"with an empty one all who may read datasets",
 		},
 		{

@@ -96,6 +96,7 @@ func parsePages(passwordMin int) *template.Template {
 		"size":   sizeText,
 		"metres": func(m float64) string { return threeDigits(m) + " m" },
 		"yes":    func(is *bool) bool { return is != nil && *is },
+		"json":   jsonText,
 		"text":   func(text *string) string { return *cmp.Or(text, new("")) },
 		"input":  inputTime,
 		"once":   rand.Text,
@@ -113,6 +114,12 @@ func parsePages(passwordMin int) *template.Template {
 
 	pages := template.New("").Funcs(functions)
 	return template.Must(pages.ParseFS(consoleFiles, "console/*.html"))
+}
+
+// jsonText returns a value as JSON for an input; nothing for null.
+func jsonText(v any) string {
+	text, _ := json.Marshal(v) // never fails for text, numbers and lists
+	return strings.TrimPrefix(string(text), "null")
 }
 
 // inputTime returns a time in UTC as an input of the type datetime-local has it.
@@ -390,11 +397,12 @@ func readForm(r *http.Request) (url.Values, error) {
 //	name?   text as typed, null if empty
 //	name@   time in UTC, null if empty
 //	name{}  JSON, null if empty
+//	name,   a list with commas between its items
 //	name!   whether the box is ticked
 //	name[]  ticked values, null if the empty one is ticked
 //
 // A field without ! or [] is left out if the form lacks it, or if it equals the form's hidden field
-// "former_name".
+// "former_name". A name with a dot is a field of an inner object, as in "about.title".
 func formBody(f url.Values, fields string) map[string]any {
 	if fields == "" {
 		return nil
@@ -402,7 +410,7 @@ func formBody(f url.Values, fields string) map[string]any {
 
 	body := map[string]any{}
 	for spec := range strings.FieldsSeq(fields) {
-		name := strings.TrimRight(spec, "?*[]!@{}")
+		name := strings.TrimRight(spec, "?*[]!@{},")
 		kind := spec[len(name):]
 
 		// Boxes that are not ticked are not sent.
@@ -419,9 +427,21 @@ func formBody(f url.Values, fields string) map[string]any {
 		// Browsers send line ends as CRLF.
 		typed := strings.ReplaceAll(f.Get(name), "\r\n", "\n")
 		isUnchanged := f.Has("former_"+name) && f.Get("former_"+name) == typed
-		if f.Has(name) && !isUnchanged {
-			body[name] = fieldValue(kind, typed)
+		if !f.Has(name) || isUnchanged {
+			continue
 		}
+
+		object, field, isInner := strings.Cut(name, ".")
+		if !isInner {
+			body[name] = fieldValue(kind, typed)
+			continue
+		}
+		inner, _ := body[object].(map[string]any)
+		if inner == nil {
+			inner = map[string]any{}
+			body[object] = inner
+		}
+		inner[field] = fieldValue(kind, typed)
 	}
 	return body
 }
@@ -446,6 +466,9 @@ func fieldValue(kind, typed string) any {
 	}
 
 	text := strings.TrimSpace(typed)
+	if kind == "," {
+		return listOfText(text)
+	}
 	if kind == "{}" && json.Valid([]byte(text)) {
 		return json.RawMessage(text)
 	}
@@ -454,6 +477,17 @@ func fieldValue(kind, typed string) any {
 		return at
 	}
 	return text
+}
+
+// listOfText returns the items of a list with commas between them. It is never nil.
+func listOfText(text string) []string {
+	items := []string{}
+	for item := range strings.SplitSeq(text, ",") {
+		if item = strings.TrimSpace(item); item != "" {
+			items = append(items, item)
+		}
+	}
+	return items
 }
 
 // refuse returns err. If err says what is wrong with a form or with the filter of a list, the error

@@ -36,6 +36,8 @@ type datasetData struct {
 	Map      *mapView
 	Position string // the longitude and latitude that were asked for, or ""
 	Covering listOf[datasetFile]
+
+	Tag string // of the dataset, without its totals
 }
 
 // datasetPage reads the page of a dataset: its files' totals, its map, the files at a position, and
@@ -44,6 +46,7 @@ func (c *console) datasetPage(a *apiReader) *page {
 	d := datasetData{
 		datasetDetails: get[datasetDetails](a, "/api/v1/datasets/{id}", ""),
 	}
+	d.Tag = tagOf(d.dataset)
 	d.Analyses = get[listOf[analysis]](a, "/api/v1/datasets/{id}/analyses", "limit=10").Items
 
 	// addMap also sets the position.

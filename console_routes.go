@@ -206,7 +206,9 @@ func forms() []form {
 			"name path description requires",
 			"/datasets", "/datasets/{new}?done=added"},
 		{"/datasets/{id}", "PATCH /datasets/{id}",
-			"name description requires",
+			"name description requires about.title about.license about.attribution about.surveyed_from " +
+				"about.surveyed_until about.link about.keywords, about.providers{} about.vertical_rmse_m{} " +
+				"about.vertical_rmse_source",
 			"/datasets/{id}", "/datasets/{id}?done=saved"},
 		{"/datasets/{id}/expectation", "PATCH /datasets/{id}/expectation",
 			"crs vertical_crs posting sample_type nodata width height name boundary{}",

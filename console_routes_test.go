@@ -20,7 +20,7 @@ func (f form) apiFields() (known map[string]node, required []node) {
 // names returns the names of the form's fields.
 func (f form) names() (names []string) {
 	for spec := range strings.FieldsSeq(f.fields) {
-		names = append(names, strings.TrimRight(spec, "?*[]!@{}"))
+		names = append(names, strings.TrimRight(spec, "?*[]!@{},"))
 	}
 	return names
 }
@@ -48,8 +48,13 @@ func TestFormRows(t *testing.T) {
 
 			known, required := f.apiFields()
 			for spec := range strings.FieldsSeq(f.fields) {
-				name := strings.TrimRight(spec, "?*[]!@{}")
+				name := strings.TrimRight(spec, "?*[]!@{},")
 				kind := spec[len(name):]
+				if object, field, isInner := strings.Cut(name, "."); isInner {
+					inner := at(follow(known[object]), "properties", field)
+					check(t, "openapi.yaml has "+name, inner != nil, true)
+					continue
+				}
 				if known[name] == nil {
 					t.Errorf("openapi.yaml: %s has no field %s", f.to, name)
 					continue

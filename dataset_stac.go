@@ -292,8 +292,14 @@ func (c stacCollection) object(root string) object {
 		}
 	}
 
+	// The survey, if it is known, else the times of the files.
+	interval := []*time.Time{inMilliseconds(c.First), inMilliseconds(c.Last)}
+	if from, until := c.About.survey(); from != nil || until != nil {
+		interval = []*time.Time{from, until}
+	}
+
 	url := collectionURL(root, c.ID)
-	return object{
+	collection := object{
 		"type":            "Collection",
 		"stac_version":    "1.0.0",
 		"stac_extensions": []string{stacItemAssets, stacProjection},
@@ -305,18 +311,20 @@ func (c stacCollection) object(root string) object {
 		"crs":             []string{"http://www.opengis.net/def/crs/OGC/1.3/CRS84"},
 		"extent": object{
 			"spatial":  object{"bbox": [][]float64{box}},
-			"temporal": object{"interval": [][]*time.Time{{inMilliseconds(c.First), inMilliseconds(c.Last)}}},
+			"temporal": object{"interval": [][]*time.Time{interval}},
 		},
 		"summaries": summaries,
 		"item_assets": object{"data": object{
 			"title": "The file",
 			"roles": []string{"data"},
 		}},
-		"links": []object{
-			stacLink("self", url, typeJSON),
-			stacLink("root", root, typeJSON),
-			stacLink("parent", root, typeJSON),
-			stacLink("items", url+"/items", typeGeoJSON),
-		},
 	}
+
+	collection["links"] = c.About.addTo(collection, []object{
+		stacLink("self", url, typeJSON),
+		stacLink("root", root, typeJSON),
+		stacLink("parent", root, typeJSON),
+		stacLink("items", url+"/items", typeGeoJSON),
+	})
+	return collection
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -36,17 +37,18 @@ func newCatalogue(core *core, accounts *accounts) *catalogue {
 
 // dataset is a directory of elevation files.
 type dataset struct {
-	ID          int64     `json:"id"`
-	Name        string    `json:"name"`
-	Path        string    `json:"path,omitzero"` // relative to the first dataset root, else absolute; see shownTo
-	Description string    `json:"description"`
-	Requires    string    `json:"requires"` // the permission needed to see it, besides dataset.read; "": none
-	CreatedAt   time.Time `json:"created_at"`
-	UpdatedAt   time.Time `json:"updated_at"`
+	ID          int64        `json:"id"`
+	Name        string       `json:"name"`
+	Path        string       `json:"path,omitzero"` // relative to the first dataset root, else absolute; see shownTo
+	Description string       `json:"description"`
+	About       datasetAbout `json:"about"`
+	Requires    string       `json:"requires"` // the permission needed to see it, besides dataset.read; "": none
+	CreatedAt   time.Time    `json:"created_at"`
+	UpdatedAt   time.Time    `json:"updated_at"`
 }
 
 // datasetColumns are the columns of a dataset, in the table datasets.
-const datasetColumns = `id, name, path, description, requires, created_at, updated_at`
+const datasetColumns = `id, name, path, description, about, requires, created_at, updated_at`
 
 // datasetDetails is a dataset with totals of its files and its newest analysis.
 type datasetDetails struct {
@@ -201,26 +203,30 @@ func (c *catalogue) getDataset(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	details, err := summarizeDataset(r.Context(), c.core.db, d.shownTo(actorOf(r)))
-	return writeEntity(w, details, "", err)
+	return writeEntity(w, details, tagOf(d), err)
 }
 
 // datasetChangeRequest is the body of PATCH /api/v1/datasets/{id}. Nil is no change.
 type datasetChangeRequest struct {
-	Name        *string `json:"name"`
-	Description *string `json:"description"`
-	Requires    *string `json:"requires"`
+	Name        *string         `json:"name"`
+	Description *string         `json:"description"`
+	About       json.RawMessage `json:"about"` // see datasetAbout.changedBy
+	Requires    *string         `json:"requires"`
 }
 
-// updateDataset answers PATCH /api/v1/datasets/{id}, which changes name, description and requires.
+// updateDataset answers PATCH /api/v1/datasets/{id}, which changes all but the directory. With
+// If-Match, it changes only what the caller has read.
 func (c *catalogue) updateDataset(w http.ResponseWriter, r *http.Request, in datasetChangeRequest) error {
 	d, err := updateDataset(
 		r.Context(), c.core.db, actorOf(r), pathID(r, "id"), in,
 		c.accounts.actorNow(r, datasetManage),
+		r.Header["If-Match"],
 	)
-	return writeEntity(w, d, "", err)
+	return writeEntity(w, d, tagOf(d), err)
 }
 
-// updateDataset changes name, description and what the dataset requires. now is as for mayRequire.
+// updateDataset changes a dataset that has one of the tags, if there are any. now is as for
+// mayRequire.
 func updateDataset(
 	ctx context.Context,
 	db *pgxpool.Pool,
@@ -228,12 +234,14 @@ func updateDataset(
 	id int64,
 	in datasetChangeRequest,
 	now actorReader,
+	tags []string,
 ) (after dataset, err error) {
 	const query = `
 		UPDATE datasets
 		SET name = $2,
 			description = $3,
 			requires = $4,
+			about = $5,
 			updated_at = now()
 		WHERE id = $1
 		RETURNING ` + datasetColumns
@@ -245,7 +253,17 @@ func updateDataset(
 	}
 
 	update := func(tx pgx.Tx, d dataset) (_, _ any, err error) {
+		if err := checkMatch(tags, tagOf(d)); err != nil {
+			return nil, nil, err
+		}
+
 		after = d
+		if in.About != nil {
+			after.About, err = d.About.changedBy(in.About)
+			if err != nil {
+				return nil, nil, err
+			}
+		}
 		after.Name = *cmp.Or(in.Name, &d.Name)
 		after.Description = *cmp.Or(in.Description, &d.Description)
 		after.Requires = *cmp.Or(in.Requires, &d.Requires)
@@ -258,7 +276,7 @@ func updateDataset(
 		}
 		after, err = oneDataset(
 			ctx, tx, nil, "update dataset",
-			query, d.ID, after.Name, after.Description, after.Requires,
+			query, d.ID, after.Name, after.Description, after.Requires, after.About,
 		)
 		return d, after, err
 	}

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// fullAbout is a description with every field.
+const fullAbout = `{"title":"Terrain model","license":"CC-BY-4.0","attribution":"© Survey","providers":[{"name":"Survey","roles":["producer"],"url":"https://example.org"}],` +
+	`"surveyed_from":"2024-03-01","surveyed_until":"2024-04-30","vertical_rmse_m":0.15,"vertical_rmse_source":"240 check points","keywords":["lidar","alps"],"link":"https://example.org/alps"}`
+
+// TestAbout: what a team says about a dataset is changed field by field, shown by the API, by STAC, on the page and by the
+// command, and nobody overwrites what somebody else has changed meanwhile.
+func TestAbout(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	root := ts.signIn("root", "all")
+	if err := os.Mkdir(filepath.Join(ts.datasets, "alps"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	path := root.addDataset("alps")
+
+	fresh := root.must(200, "GET", path, nil)
+	for _, part := range []string{`"providers":[]`, `"keywords":[]`, `"title":""`} {
+		checkHas(t, "a new dataset", string(fresh.body), part)
+	}
+	body := func(about string) string { return `{"about":` + about + `}` }
+	changed := root.must(200, "PATCH", path, body(fullAbout), "If-Match: "+fresh.header.Get("ETag"))
+	checkHas(t, "the changed dataset", string(changed.body), fullAbout)
+	checkHas(t, "the dataset", string(root.must(200, "GET", path, nil).body), fullAbout)
+	root.must(412, "PATCH", path, body(`{"title":"Mine"}`), "If-Match: "+fresh.header.Get("ETag"))
+
+	collection := root.must(200, "GET", strings.Replace(path, "/datasets/", "/stac/collections/", 1), nil)
+	for _, part := range []string{`"title":"Terrain model"`, `"license":"CC-BY-4.0"`, `"keywords":["lidar","alps"]`,
+		`"providers":[{"name":"Survey"`, `"interval":[["2024-03-01T00:00:00Z","2024-04-30T23:59:59Z"]]`, `"href":"https://example.org/alps"`} {
+		checkHas(t, "the collection", string(collection.body), part)
+	}
+
+	root.must(200, "PATCH", path, body(`{"license":"https://example.org/license","keywords":[],"vertical_rmse_m":null}`))
+	after := string(root.must(200, "GET", path, nil).body)
+	for _, part := range []string{`"title":"Terrain model"`, `"keywords":[]`, `"vertical_rmse_m":null`, `"surveyed_from":"2024-03-01"`} {
+		checkHas(t, "the dataset after a change of three fields", after, part)
+	}
+	collection = root.must(200, "GET", strings.Replace(path, "/datasets/", "/stac/collections/", 1), nil)
+	checkHas(t, "the collection", string(collection.body), `"license":"proprietary"`)
+	checkHas(t, "the collection", string(collection.body), `"href":"https://example.org/license"`)
+	check(t, "audit rows", ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'dataset.update'`), 2)
+
+	for _, wrong := range []string{
+		`7`, `[]`, `{"titel":"x"}`, `{"title":"a\nb"}`, `{"license":"all rights reserved!"}`, `{"link":"javascript:alert(1)"}`, `{"surveyed_from":"2024"}`,
+		`{"surveyed_from":"2025-01-01"}`, `{"vertical_rmse_m":0}`, `{"vertical_rmse_m":"1"}`, `{"keywords":[""]}`, `{"providers":[{"name":"x","roles":["owner"]}]}`,
+		`{"providers":[{"name":"","roles":[]}]}`, `{"keywords":["` + strings.Repeat(`k","`, 50) + `k"]}`,
+	} {
+		root.refused(422, "invalid", "PATCH", path, body(wrong))
+	}
+	check(t, "the dataset after refused changes", string(root.must(200, "GET", path, nil).body), after)
+
+	file := filepath.Join(t.TempDir(), "about.json")
+	if err := os.WriteFile(file, []byte(fullAbout), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	said, err := ts.command("dataset", "set", "alps", "--about", file, "--json")
+	if err != nil || !strings.Contains(said, `"title":"Terrain model"`) {
+		t.Errorf("cairn dataset set: %s %v", said, err)
+	}
+}
+
+// TestAboutForm: the form of a dataset changes what is said about it.
+func TestAboutForm(t *testing.T) {
+	t.Parallel()
+	body := formBody(url.Values{
+		"about.title":           {" Terrain model "},
+		"about.keywords":        {"lidar, alps,"},
+		"about.vertical_rmse_m": {"0.15"},
+		"about.providers":       {"[]"},
+		"name":                  {"alps"},
+		"former_name":           {"alps"},
+	}, "name about.title about.keywords, about.providers{} about.vertical_rmse_m{}")
+	got, err := encodeJSON(body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	check(t, "the body", strings.TrimSpace(string(got)), `{"about":{"keywords":["lidar","alps"],"providers":[],"title":"Terrain model","vertical_rmse_m":0.15}}`)
+}
