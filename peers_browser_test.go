@@ -271,7 +271,7 @@ func TestPeerBrowserTour(t *testing.T) {
 			c.find("//h3[contains(., 'Files at')]")
 			c.sees(".tif")
 			if withScript {
-				c.movesMap(`new WheelEvent("wheel", {deltaY: 100, ...at(0), cancelable: true})`)
+				c.movesMap(`new WheelEvent("wheel", {deltaY: 100, ctrlKey: true, ...at(0), cancelable: true})`)
 				c.movesMap(`new PointerEvent("pointerdown", at(0))`, `new PointerEvent("pointerup", at(90))`)
 			}
 			c.follow("Report")
@@ -303,6 +303,42 @@ func (c *chromium) movesMap(events ...string) {
 		for (const event of [` + strings.Join(events, ", ") + `]) picture.dispatchEvent(event);
 		arguments[arguments.length - 1]()`)
 	c.find(fmt.Sprintf("//input[@type='image' and @src!=%q]", before))
+}
+
+// TestPeerBrowserScripts: the wheel alone scrolls the page and leaves the map as it is. A long name does not push columns
+// out of a table. A form that would lose ticks of another one asks first.
+func TestPeerBrowserScripts(t *testing.T) {
+	ts, root := startWithSamples(t)
+	root.analyze(root.must(201, "POST", "/api/v1/datasets", map[string]string{"name": "alps", "path": "alps"}).header.Get("Location"), nil)
+	root.must(201, "POST", "/api/v1/roles", map[string]any{"name": "keeper", "permissions": []string{}})
+	c := startChromium(t, ts.url, true)
+	c.open("/datasets/1")
+	c.signIn("root", testPassword)
+	c.find("//input[@type='image']")
+	scrolls := c.run(`const picture = document.querySelector("input[type=image]"), done = arguments[arguments.length - 1];
+		done(picture.dispatchEvent(new WheelEvent("wheel", {deltaY: 100, cancelable: true, bubbles: true})))`)
+	check(t, "the wheel scrolls", scrolls, any(true))
+
+	// A long name leaves room for the other columns.
+	ts.exec(`UPDATE users SET display_name = repeat('x', 100)`)
+	ts.exec(`UPDATE elevation_dataset_file_meta SET path = repeat('y', 240) WHERE path = 'broken.tif'`)
+	c.look(1280, false)
+	for _, path := range []string{"/users", "/datasets/1/files"} {
+		c.open(path)
+		fits := c.run(`const box = document.querySelector(".scroll"); arguments[arguments.length - 1](box.scrollWidth <= box.clientWidth)`)
+		check(t, path+" fits", fits, any(true))
+	}
+
+	c.open("/roles")
+	c.click("//input[@aria-label='keeper may audit.read']")
+	c.click("//input[@aria-label='member may dataset.download']")
+	c.click("//button[@aria-label='Save the role member']")
+	c.call("POST", "/alert/dismiss", nil)
+	check(t, "ticks saved", ts.queryInt(`SELECT count(*) FROM role_permissions WHERE permission IN ('audit.read', 'dataset.download')`), 0)
+	c.click("//button[@aria-label='Save the role member']")
+	c.call("POST", "/alert/accept", nil)
+	c.sees("Saved.")
+	check(t, "ticks saved", ts.queryInt(`SELECT count(*) FROM role_permissions WHERE permission = 'dataset.download'`), 1)
 }
 
 // browserPages returns the paths of all pages for people.

@@ -66,9 +66,15 @@ function useMap() {
     e.preventDefault();
     if (!dragged && e.detail > 0) moveMap(form, at(e.clientX, e.clientY));
   });
+  // The wheel alone scrolls the page. A trackpad sends many small steps, and Ctrl with each of a pinch.
+  let turned = 0;
   picture.addEventListener("wheel", e => {
+    if (!e.ctrlKey && !e.metaKey) return;
     e.preventDefault();
-    moveMap(form, { move: e.deltaY < 0 ? "in" : "out", ...at(e.clientX, e.clientY) });
+    turned += e.deltaY;
+    if (Math.abs(turned) < 40) return;
+    moveMap(form, { move: turned < 0 ? "in" : "out", ...at(e.clientX, e.clientY) });
+    turned = 0;
   }, { passive: false });
   for (const link of document.querySelectorAll(".mapnav a")) {
     link.addEventListener("click", e => {
@@ -86,8 +92,15 @@ function takeToken() {
   history.replaceState(null, "", location.pathname);
 }
 
+// A form sends only its own ticks: those of the other roles would be lost without a word.
+addEventListener("submit", e => {
+  const isLost = box => box.form !== e.target && box.checked !== box.defaultChecked;
+  const loses = [...document.querySelectorAll("input[type=checkbox]")].some(isLost);
+  if (loses && !confirm("Ticks elsewhere on this page are not saved, and would be lost. Go on?")) e.preventDefault();
+});
+
 // Shows that a form was sent. The server acts once, however often it is sent.
-addEventListener("submit", e => e.submitter?.classList.add("busy"));
+addEventListener("submit", e => e.defaultPrevented || e.submitter?.classList.add("busy"));
 addEventListener("pageshow", () => document.querySelectorAll("button.busy").forEach(b => b.classList.remove("busy")));
 
 showTimes(document);
