@@ -30,7 +30,7 @@ const (
 	maxFileTokens     = 5_000
 	maxTestFileTokens = 8_000
 	maxProgramTokens  = 181_600
-	maxAuditorTokens  = 32_100
+	maxAuditorTokens  = 32_000
 )
 
 // program is the program's own Go files, which are parsed once for all tests. Its importer reads the types that the

@@ -335,32 +335,6 @@ func (a *accounts) logout(w http.ResponseWriter, r *http.Request) error {
 	return writeDone(w, nil)
 }
 
-// getMe answers GET /api/v1/auth/me.
-func (a *accounts) getMe(w http.ResponseWriter, r *http.Request) error {
-	type shown struct {
-		Kind      string    `json:"kind"`
-		ID        string    `json:"id"`
-		ExpiresAt time.Time `json:"expires_at"`
-	}
-	p := principalOf(r)
-
-	return writeJSON(w, http.StatusOK, struct {
-		user
-		SecondFactorRequired bool     `json:"second_factor_required"`
-		Permissions          []string `json:"permissions"`
-		Credential           shown    `json:"credential"`
-	}{
-		user:                 p.User,
-		SecondFactorRequired: p.SecondFactorRequired,
-		Permissions:          p.Permissions,
-		Credential: shown{
-			Kind:      p.Kind,
-			ID:        p.CredentialID,
-			ExpiresAt: p.ExpiresAt,
-		},
-	})
-}
-
 // ownChangeRequest is the body of PATCH /api/v1/auth/me.
 type ownChangeRequest struct {
 	confirmation         // for a new e-mail address
