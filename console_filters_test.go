@@ -120,6 +120,20 @@ func TestFocusOfRefusal(t *testing.T) {
 	check(t, "fields with the focus", strings.Count(shown, "autofocus"), 1)
 }
 
+// TestOwnUserPage: the page of the reader's own user offers nothing that is refused there.
+func TestOwnUserPage(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	own := ts.addUser("root", "all")
+	other := ts.addUser("ada", datasetRead)
+	b := ts.browse("root")
+	if shown := b.shows(200, "GET", "/users/"+own, "", "your own account"); strings.Contains(shown, "/delete") {
+		t.Error("the page offers to delete the reader")
+	}
+	b.shows(200, "GET", "/users/"+other, "", "/users/"+other+"/delete", "/password-reset")
+	b.shows(200, "GET", "/inbox?unread=true", "", "You have read everything.")
+}
+
 // TestApprovalPages: an administrator learns of accounts that wait for approval, and their owners learn that they wait.
 func TestApprovalPages(t *testing.T) {
 	t.Parallel()

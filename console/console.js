@@ -39,7 +39,11 @@ function moveMap(form, values) {
   form.classList.add("busy");
   const url = new URL(form.getAttribute("action"), location.href);
   url.search = new URLSearchParams({ bbox: form.elements.bbox.value, ...values });
-  replace("map", url).then(() => { history.replaceState(null, "", url); useMap(); }, () => form.classList.remove("busy"));
+  replace("map", url).then(() => {
+    history.replaceState(null, "", url);
+    useMap();
+    if (!values.move) document.querySelector("#map h3")?.scrollIntoView({ block: "center" });
+  }, () => form.classList.remove("busy"));
 }
 
 // The picture is as wide as the page; the server counts in pixels of the picture itself.
@@ -79,7 +83,12 @@ function useMap() {
   for (const link of document.querySelectorAll(".mapnav a")) {
     link.addEventListener("click", e => {
       e.preventDefault();
-      replace("map", link.href).then(() => { history.replaceState(null, "", link.href); useMap(); });
+      replace("map", link.href).then(() => {
+        history.replaceState(null, "", link.href);
+        useMap();
+        const same = a => a.textContent === link.textContent;
+        [...document.querySelectorAll(".mapnav a")].find(same)?.focus();
+      }, () => location.assign(link.href));
     });
   }
 }
