@@ -21,9 +21,8 @@ run: go postgres build ## start Cairn on the sample files, with its data in ./va
 	@tools/run
 
 # More tests at a time than cores, because many wait for a second to pass; on slow machines no more than four. `make lint` vets, so go test need not.
-# The compiler writes no debug information and collects garbage less often, which saves a fifth of its time.
 test: go postgres curl jq ## run the test suite, as any user, on a PostgreSQL that it starts itself, in a few minutes
-	CGO_ENABLED=0 GOFLAGS="$$GOFLAGS -gcflags=all=-dwarf=false" GOGC=800 $(GO) test -exec 'env -u GOGC' -vet=off -tags $(TAGS) -shuffle=on -parallel 4 -timeout 20m .
+	CGO_ENABLED=0 $(GO) test -vet=off -tags $(TAGS) -shuffle=on -parallel 4 -timeout 20m .
 
 # Nothing runs side by side in the tests that only read the source.
 test-race: go postgres curl jq compiler ## the same with Go's race detector, which takes several times as long
