@@ -245,7 +245,7 @@ type collection struct {
 func TestFootprints(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
-	c := ts.signIn("ada", datasetRead)
+	c := ts.signIn("ada", datasetRead, datasetManage)
 	files := worldFiles(t, rand.New(rand.NewPCG(3, 4)), 2100)
 	files[7].Status, files[7].BBox, files[7].Reason = fileStatusNoBBox, nil, new("no <CRS>")
 	files[8].Path, files[9].Path = encodeName(`d1\f.tif`), encodeName("d1/\xff.tif")
