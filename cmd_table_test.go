@@ -105,7 +105,7 @@ func usageSteps() []struct {
 		{"token list robot --json", "", 0, `"name":"night"`},
 		{"token revoke robot night", "", 0, `ended API token night`},
 		{"dataset create tiles tiles --requires dataset.read", "", 0, `created dataset 1, tiles, of `},
-		{"dataset set tiles --description=heights --requires= --json", "", 0, `"description":"heights","requires":""`},
+		{"dataset set tiles --description=heights --requires= --json", "", 0, `"description":"heights"`},
 		{"dataset set tiles --about - --json", `{"title":"Tiles of 2024"}`, 0, `"title":"Tiles of 2024"`},
 		{"dataset set tiles --name tiles", "", 0, `changed dataset 1, tiles`},
 		{"dataset add $root/odd --requires dataset.manage --name broken", "", 0, `created dataset 2, broken, of .*/odd\nanalysis 1 of broken: 1 file, 1 added`},
