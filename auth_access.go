@@ -207,10 +207,10 @@ func (a *accounts) identify(ctx context.Context, rt route, c *caller) error {
 			return tallyErr
 		}
 	}
+	c.principal = p // nil with an error
 	if err != nil {
 		return err
 	}
-	c.principal = p
 
 	if err := a.storeUse(ctx, c); err != nil {
 		a.core.log.Warn("last use not stored", "id", c.requestID, "credential", p.Kind, "error", err)

@@ -377,12 +377,6 @@ func readForm(r *http.Request) (url.Values, error) {
 		return nil, malformed(codeMalformedForm, "The form is malformed.")
 	}
 
-	// After a sign-in, the form that the login page has kept comes in a field of that page's form.
-	if kept := values.Get("form"); kept != "" && r.URL.Path != "/login" {
-		values = url.Values{}
-		json.Unmarshal([]byte(kept), &values) // with an error, the form lacks fields
-	}
-
 	if values.Has("tag") {
 		r.Header.Set("If-Match", values.Get("tag"))
 	}

@@ -11,6 +11,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 )
@@ -125,7 +126,8 @@ func (f *sentForm) begin(ctx context.Context, q querier) (stored []byte, isFirst
 	const read = `
 		SELECT answer
 		FROM form_answers
-		WHERE id = $1`
+		WHERE id = $1
+			AND expires_at > now()`
 
 	deadline, _ := ctx.Deadline()
 	lasts := time.Until(deadline) + time.Second // more than lastMoment allows
@@ -174,8 +176,8 @@ func (f *sentForm) decrypt(stored []byte) (answer formAnswer, err error) {
 }
 
 // keepForm returns err, the refusal of a request. If it is the 401 for a form whose session has
-// ended, the error page is the login page, which keeps the form's fields in its own field "form".
-// After the sign-in the browser sends them: see goOn. Passwords and codes are not kept.
+// ended, the error page is the login page, which keeps the form's fields in its own field "form",
+// if there is room: see goOn. Passwords, codes and the secret of an app are not kept.
 func (c *console) keepForm(rt route, w *responseWriter, r *http.Request, err error) error {
 	wrong, ok := errors.AsType[*problem](err)
 	hasEnded := ok && wrong.status == http.StatusUnauthorized
@@ -185,6 +187,7 @@ func (c *console) keepForm(rt route, w *responseWriter, r *http.Request, err err
 
 	// The body may have been read already. Then it is in memory, and is read once more.
 	caller := callerOf(r)
+	caller.slots.owner = caller.network()
 	caller.releaseBody()
 	release, bodyErr := receiveBody(w, r, caller.slots, min(rt.maxBody, large))
 	caller.releaseBody = release
@@ -194,9 +197,12 @@ func (c *console) keepForm(rt route, w *responseWriter, r *http.Request, err err
 	}
 
 	maps.DeleteFunc(f, func(name string, _ []string) bool {
-		return name == "otp" || strings.HasSuffix(name, "password")
+		return slices.Contains([]string{"otp", "secret", "uri"}, name) || strings.HasSuffix(name, "password")
 	})
 	kept, _ := encodeJSON(f) // lists of text: there is no error
+	if len(url.QueryEscape(string(kept))) > large-small {
+		return err
+	}
 
 	login := r.Clone(r.Context())
 	login.URL = &url.URL{Path: "/login"}
@@ -204,15 +210,25 @@ func (c *console) keepForm(rt route, w *responseWriter, r *http.Request, err err
 }
 
 // goOn answers a form of the login page whose sender is signed in now: the browser reads the page
-// in the field "next". If the login page has kept a form, the browser sends the same body there
-// (307), and readForm takes the kept form out of it.
-func (c *console) goOn(w http.ResponseWriter, f url.Values) error {
+// in the field "next". If the login page has kept a form, a page shows it with a button that sends
+// it. It is not sent by itself, because the sender of the form may have been somebody else.
+func (c *console) goOn(w http.ResponseWriter, r *http.Request, f url.Values, username string) error {
 	next := safeNext(f.Get("next"), c.core.cfg.baseURL)
-	if f.Get("form") == "" {
+	kept := url.Values{}
+	json.Unmarshal([]byte(f.Get("form")), &kept) // with an error, the form lacks fields
+	if len(kept) == 0 {
 		return goTo(w, next)
 	}
 
-	w.Header().Set("Location", next)
-	w.WriteHeader(http.StatusTemporaryRedirect)
-	return nil
+	show := c.show(func(*apiReader) *page {
+		return &page{
+			Template: "kept-form",
+			Title:    "Send your form",
+			Data: struct {
+				Username, Path string
+				Fields         url.Values
+			}{username, next, kept},
+		}
+	})
+	return show(w, r)
 }
