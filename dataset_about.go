@@ -3,10 +3,12 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"math"
 	"net/url"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -42,15 +44,20 @@ var spdxExpression = regexp.MustCompile(`^[A-Za-z0-9.+-]+( (AND|OR|WITH) [A-Za-z
 // changedBy returns the description with the fields of a JSON object. Other fields stay as they
 // are. The error is a 422.
 func (a datasetAbout) changedBy(fields json.RawMessage) (datasetAbout, error) {
+	// Decode writes through what it finds, so changed must not share anything with a.
 	changed := a
 	changed.Providers = nil
 	changed.Keywords = nil
+	if a.VerticalRMSE != nil {
+		changed.VerticalRMSE = new(*a.VerticalRMSE)
+	}
 
 	dec := json.NewDecoder(bytes.NewReader(fields))
 	dec.DisallowUnknownFields()
 	var v invalid
 	if err := dec.Decode(&changed); err != nil {
-		v.check(false, "about", fieldMalformed, "must be an object with the fields of a description: "+err.Error())
+		detail := fmt.Sprintf("must be an object with the fields of a description: %.100s", err)
+		v.check(false, "about", fieldMalformed, detail)
 		return a, v.err()
 	}
 
@@ -95,14 +102,15 @@ func (a datasetAbout) check(v *invalid) {
 
 	areKeywords := len(a.Keywords) <= 50
 	for _, keyword := range a.Keywords {
-		areKeywords = areKeywords && isLine(keyword, 1, 50)
+		areKeywords = areKeywords && isLine(keyword, 1, 50) && !strings.Contains(keyword, ",")
 	}
-	v.check(areKeywords, "about.keywords", fieldMalformed, "must be at most 50 lines of 1 to 50 characters")
+	v.check(areKeywords, "about.keywords", fieldMalformed,
+		"must be at most 50 lines of 1 to 50 characters without commas")
 
 	areProviders := len(a.Providers) <= 20
 	for _, p := range a.Providers {
 		isUnknown := func(role string) bool { return !slices.Contains(providerRoles(), role) }
-		hasRoles := !slices.ContainsFunc(p.Roles, isUnknown)
+		hasRoles := p.Roles != nil && len(p.Roles) <= 4 && !slices.ContainsFunc(p.Roles, isUnknown)
 		isValid := isLine(p.Name, 1, 200) && hasRoles && isURLOrEmpty(p.URL)
 		areProviders = areProviders && isValid
 	}
@@ -154,10 +162,13 @@ func (a datasetAbout) addTo(collection object, links []object) []object {
 		collection["providers"] = a.Providers
 	}
 
-	// STAC 1.0.0: an SPDX identifier; or "various" or "proprietary", with a link to the license.
+	// STAC 1.0.0: one SPDX identifier; "various" for an expression of several; or "proprietary"
+	// with a link to the license.
 	switch {
 	case isURL(a.License):
 		links = append(links, stacLink("license", a.License, "text/html"))
+	case strings.Contains(a.License, " "):
+		collection["license"] = "various"
 	case a.License != "":
 		collection["license"] = a.License
 	}

@@ -49,10 +49,22 @@ func TestAbout(t *testing.T) {
 	checkHas(t, "the collection", string(collection.body), `"href":"https://example.org/license"`)
 	check(t, "audit rows", ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'dataset.update'`), 2)
 
+	for _, rmse := range []string{"0.25", "0.5"} {
+		root.must(200, "PATCH", path, body(`{"vertical_rmse_m":`+rmse+`}`))
+		checkHas(t, "the dataset", string(root.must(200, "GET", path, nil).body), `"vertical_rmse_m":`+rmse)
+	}
+	former := ts.queryInt(`SELECT count(*) FROM audit_log WHERE before -> 'about' ->> 'vertical_rmse_m' = '0.25' AND after -> 'about' ->> 'vertical_rmse_m' = '0.5'`)
+	check(t, "audit rows that tell of the change of a number", former, 1)
+	root.must(200, "PATCH", path, body(`{"license":"MIT OR Apache-2.0","vertical_rmse_m":null}`))
+	collection = root.must(200, "GET", strings.Replace(path, "/datasets/", "/stac/collections/", 1), nil)
+	checkHas(t, "the collection", string(collection.body), `"license":"various"`)
+	after = string(root.must(200, "GET", path, nil).body)
+
 	for _, wrong := range []string{
 		`7`, `[]`, `{"titel":"x"}`, `{"title":"a\nb"}`, `{"license":"all rights reserved!"}`, `{"link":"javascript:alert(1)"}`, `{"surveyed_from":"2024"}`,
 		`{"surveyed_from":"2025-01-01"}`, `{"vertical_rmse_m":0}`, `{"vertical_rmse_m":"1"}`, `{"keywords":[""]}`, `{"providers":[{"name":"x","roles":["owner"]}]}`,
-		`{"providers":[{"name":"","roles":[]}]}`, `{"keywords":["` + strings.Repeat(`k","`, 50) + `k"]}`,
+		`{"providers":[{"name":"","roles":[]}]}`, `{"providers":[{"name":"x"}]}`, `{"providers":[{"name":"x","roles":["host","host","host","host","host"]}]}`,
+		`{"keywords":["a,b"]}`, `{"keywords":["` + strings.Repeat(`k","`, 50) + `k"]}`,
 	} {
 		root.refused(422, "invalid", "PATCH", path, body(wrong))
 	}

@@ -53,6 +53,12 @@ func (c *catalogue) datasetOf(r *http.Request, id int64) (dataset, error) {
 	who := callerOf(r)
 	recheck := who.recheck
 	who.recheck = func(ctx context.Context) error {
+		if who.slots.releasePool == nil {
+			if err := who.slots.acquirePool(ctx); err != nil {
+				return err
+			}
+			defer who.slots.leavePool()
+		}
 		if err := recheck(ctx); err != nil {
 			return err
 		}

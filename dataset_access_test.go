@@ -199,6 +199,7 @@ func TestDirectoriesAreForManagers(t *testing.T) {
 		"/", "/datasets", "/datasets/" + filepath.Base(one),
 	}
 	shown := 0
+	former := ts.signIn("former", datasetRead).must(200, "GET", one, nil).header.Get("ETag")
 	manager, reader := ts.signIn("manager", datasetRead, datasetManage), ts.signIn("reader", datasetRead, datasetAnalyze)
 	script := ts.addToken("root", "script", datasetRead, datasetDownload)
 	for _, path := range reads {
@@ -218,6 +219,10 @@ func TestDirectoriesAreForManagers(t *testing.T) {
 	if !strings.Contains(string(a.body), `"location":"a.tif"`) {
 		t.Errorf("footprints: %s", a.body)
 	}
+
+	// The entity tag that a reader gets does not depend on the directory.
+	ts.exec(`UPDATE datasets SET path = 'elsewhere' WHERE name = 'one'`)
+	check(t, "the entity tag for a reader", reader.must(200, "GET", one, nil).header.Get("ETag"), former)
 }
 
 // TestRequiresEndsAnswers: a request that waits for an analysis, and an answer that is being sent, end when the dataset

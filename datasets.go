@@ -202,8 +202,10 @@ func (c *catalogue) getDataset(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	details, err := summarizeDataset(r.Context(), c.core.db, d.shownTo(actorOf(r)))
-	return writeEntity(w, details, tagOf(d), err)
+	// The tag is of what is shown: it must not tell the directory.
+	shown := d.shownTo(actorOf(r))
+	details, err := summarizeDataset(r.Context(), c.core.db, shown)
+	return writeEntity(w, details, tagOf(shown), err)
 }
 
 // datasetChangeRequest is the body of PATCH /api/v1/datasets/{id}. Nil is no change.
