@@ -330,7 +330,10 @@ func countItems(ctx context.Context, q querier, f fileFilter) (*int64, error) {
 			total.Total--
 		}
 	}
-	return &total.Total, err
+	if total.Total < 0 || err != nil { // files have been stored between the two statements
+		return nil, err
+	}
+	return &total.Total, nil
 }
 
 // edgesMeet reports whether an edge of a polygon meets an edge of a ring.

@@ -101,11 +101,13 @@ func serveContent(w http.ResponseWriter, r *http.Request, modified time.Time, co
 }
 
 // cleanRange writes the header Range as http.ServeContent reads it (RFC 9110, section 14). A range
-// in another unit than bytes is ignored, and so are several ranges at once: the client gets all.
+// in another unit than bytes is ignored, and so are several ranges at once: the client gets all. A
+// range of HEAD is ignored too.
 func cleanRange(r *http.Request, size int64) {
 	unit, bounds, _ := strings.Cut(r.Header.Get("Range"), "=")
 	isInBytes := strings.EqualFold(strings.TrimSpace(unit), "bytes")
-	if !isInBytes || strings.Contains(bounds, ",") {
+	isIgnored := r.Method != http.MethodGet || !isInBytes
+	if isIgnored || strings.Contains(bounds, ",") {
 		r.Header.Del("Range")
 		return
 	}

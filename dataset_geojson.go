@@ -13,6 +13,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 )
@@ -194,17 +195,21 @@ func writeStream(
 const maxRanged = 8 << 20
 
 // rangedBuffer holds an answer of at most maxRanged bytes.
-type rangedBuffer struct{ bytes.Buffer }
+type rangedBuffer struct {
+	content bytes.Buffer
+	isOver  bool // there was more
+}
 
 // errNoRanges ends an output that is too large for a rangedBuffer.
 var errNoRanges = errors.New("the answer is too large for ranges")
 
 // Write implements io.Writer. Its error is errNoRanges.
 func (b *rangedBuffer) Write(p []byte) (int, error) {
-	if b.Len()+len(p) > maxRanged {
+	b.isOver = b.isOver || b.content.Len()+len(p) > maxRanged
+	if b.isOver {
 		return 0, errNoRanges
 	}
-	return b.Buffer.Write(p)
+	return b.content.Write(p)
 }
 
 // writeRanged answers with the output of write, with its length and entity tag, so that a client
@@ -222,7 +227,8 @@ func writeRanged(
 
 	slots := callerOf(r).slots
 	answers := slots.limits.answers
-	defer answers.add(slots.owner, -maxRanged)
+	giveBack := sync.OnceFunc(func() { answers.add(slots.owner, -maxRanged) })
+	defer giveBack()
 	if !answers.add(slots.owner, maxRanged) {
 		return errBusy
 	}
@@ -235,7 +241,9 @@ func writeRanged(
 
 	var body rangedBuffer
 	err = write(&body)
-	if errors.Is(err, errNoRanges) {
+	if body.isOver {
+		body.content = bytes.Buffer{}
+		giveBack()
 		return writeStream(w, r, contentType, write)
 	}
 	if err != nil {
@@ -245,9 +253,9 @@ func writeRanged(
 	h := w.Header()
 	h.Set("Content-Type", contentType)
 	h.Add("Vary", "Accept-Encoding")
-	h.Set("ETag", entityTag(body.Bytes()))
+	h.Set("ETag", entityTag(body.content.Bytes()))
 
-	content := bytes.NewReader(body.Bytes())
+	content := bytes.NewReader(body.content.Bytes())
 	return serveContent(w, r, time.Time{}, io.NewSectionReader(content, 0, content.Size()))
 }
 
