@@ -464,11 +464,9 @@ func (w *hiddenWalk) settle() {
 // objects. It returns the answers by request.
 func (w *hiddenWalk) ask() map[string]answer {
 	w.t.Helper()
-	ids := func(query string) (all []string) {
-		for _, id := range strings.Fields(w.queryText(`SELECT coalesce(string_agg(id::text, ' ' ORDER BY id), '') FROM (` + query + `) q`)) {
-			all = append(all, id)
-		}
-		return append(all, "70", "999999")
+	ids := func(query string) []string {
+		all := w.queryText(`SELECT coalesce(string_agg(id::text, ' ' ORDER BY id), '') FROM (` + query + `) q`)
+		return append(strings.Fields(all), "70", "999999")
 	}
 	datasets := ids(`SELECT id FROM datasets`)
 	files := ids(`(SELECT id FROM elevation_dataset_file_meta WHERE id < 7000000 ORDER BY id LIMIT 2) UNION (SELECT id FROM elevation_dataset_file_meta WHERE id >= 7000000 ORDER BY id LIMIT 2)`)
