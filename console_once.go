@@ -80,14 +80,15 @@ func (c *console) doOnce(r *http.Request, f url.Values, do func() (formAnswer, e
 
 	// The action is done, or was refused, whether or not that can be stored.
 	answer, err := do()
-	if noteErr := c.note(r, sent, answer, err == nil); noteErr != nil {
+	if noteErr := c.storeAnswer(r, sent, answer, err == nil); noteErr != nil {
 		c.core.log.Warn("answer to a form not stored", "id", callerOf(r).requestID, "error", noteErr)
 	}
 	return answer, err
 }
 
-// waitForFirst waits a moment for the end of a form that has arrived twice. It gives back what the
-// request holds meanwhile, which the first one may need, and checks the caller again after that.
+// waitForFirst waits a moment for the end of the first request with the same form. Meanwhile it
+// gives back what this request holds, because the first one may need it. Then it checks the caller
+// again.
 func waitForFirst(r *http.Request) error {
 	c := callerOf(r)
 	c.slots.release()
@@ -141,8 +142,8 @@ func (f *sentForm) begin(ctx context.Context, q querier) (stored []byte, isFirst
 	return found.Answer, false, err
 }
 
-// note stores the answer to a form. The row of a form that was refused expires at once.
-func (c *console) note(r *http.Request, f *sentForm, answer formAnswer, isAccepted bool) error {
+// storeAnswer stores the answer to a form. The row of a form that was refused expires at once.
+func (c *console) storeAnswer(r *http.Request, f *sentForm, answer formAnswer, isAccepted bool) error {
 	const query = `
 		UPDATE form_answers
 		SET answer = $2,
@@ -177,7 +178,7 @@ func (f *sentForm) decrypt(stored []byte) (answer formAnswer, err error) {
 
 // keepForm returns err, the refusal of a request. If it is the 401 for a form whose session has
 // ended, the error page is the login page, which keeps the form's fields in its own field "form",
-// if there is room: see goOn. Passwords, codes and the secret of an app are not kept.
+// if there is room: see afterSignIn. Passwords, codes and the secret of an app are not kept.
 func (c *console) keepForm(rt route, w *responseWriter, r *http.Request, err error) error {
 	wrong, ok := errors.AsType[*problem](err)
 	hasEnded := ok && wrong.status == http.StatusUnauthorized
@@ -209,10 +210,10 @@ func (c *console) keepForm(rt route, w *responseWriter, r *http.Request, err err
 	return c.refuse(w, login, url.Values{"next": {r.URL.Path}, "form": {string(kept)}}, c.loginPage, err)
 }
 
-// goOn answers a form of the login page whose sender is signed in now: the browser reads the page
-// in the field "next". If the login page has kept a form, a page shows it with a button that sends
-// it. It is not sent by itself, because the sender of the form may have been somebody else.
-func (c *console) goOn(w http.ResponseWriter, r *http.Request, f url.Values, username string) error {
+// afterSignIn answers a form of the login page whose sender is signed in now: the browser reads the
+// page in the field "next". If the login page has kept a form, a page shows it with a button that
+// sends it. It is not sent by itself, because the sender of the form may have been somebody else.
+func (c *console) afterSignIn(w http.ResponseWriter, r *http.Request, f url.Values, username string) error {
 	next := safeNext(f.Get("next"), c.core.cfg.baseURL)
 	kept := url.Values{}
 	json.Unmarshal([]byte(f.Get("form")), &kept) // with an error, the form lacks fields

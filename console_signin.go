@@ -70,7 +70,7 @@ func (c *console) loginForm(w http.ResponseWriter, r *http.Request) error {
 
 	err = c.accounts.finishLogin(w, r, found, password, err)
 	if err == nil {
-		return c.goOn(w, r, f, found.Username)
+		return c.afterSignIn(w, r, f, found.Username)
 	}
 	if err != errOTPRequired || proof != nil {
 		return c.refuse(w, r, f, c.loginPage, err)

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"math"
 	"net/url"
 	"regexp"
@@ -12,7 +11,7 @@ import (
 	"time"
 )
 
-// datasetAbout is what a team says about a dataset. Every field may be empty.
+// datasetAbout is the description of a dataset by its team. Every field may be empty.
 type datasetAbout struct {
 	Title              string            `json:"title"`
 	License            string            `json:"license"` // an SPDX expression or a URL
@@ -56,8 +55,7 @@ func (a datasetAbout) changedBy(fields json.RawMessage) (datasetAbout, error) {
 	dec.DisallowUnknownFields()
 	var v invalid
 	if err := dec.Decode(&changed); err != nil {
-		detail := fmt.Sprintf("must be an object with the fields of a description: %.100s", err)
-		v.check(false, "about", fieldMalformed, detail)
+		v.check(false, "about", fieldMalformed, decodingProblem(err).detail)
 		return a, v.err()
 	}
 
@@ -97,8 +95,8 @@ func (a datasetAbout) check(v *invalid) {
 	isOrdered := from.IsZero() || until.IsZero() || !until.Before(from)
 	v.check(isOrdered, "about.surveyed_until", fieldMalformed, "must not be before surveyed_from")
 
-	isError := a.VerticalRMSE == nil || *a.VerticalRMSE > 0 && !math.IsInf(*a.VerticalRMSE, 0)
-	v.check(isError, "about.vertical_rmse_m", fieldMalformed, "must be a number of metres above 0")
+	isRMSE := a.VerticalRMSE == nil || *a.VerticalRMSE > 0 && !math.IsInf(*a.VerticalRMSE, 0)
+	v.check(isRMSE, "about.vertical_rmse_m", fieldMalformed, "must be a number of metres above 0")
 
 	areKeywords := len(a.Keywords) <= 50
 	for _, keyword := range a.Keywords {

@@ -12,8 +12,8 @@ import (
 const fullAbout = `{"title":"Terrain model","license":"CC-BY-4.0","attribution":"© Survey","providers":[{"name":"Survey","roles":["producer"],"url":"https://example.org"}],` +
 	`"surveyed_from":"2024-03-01","surveyed_until":"2024-04-30","vertical_rmse_m":0.15,"vertical_rmse_source":"240 check points","keywords":["lidar","alps"],"link":"https://example.org/alps"}`
 
-// TestAbout: what a team says about a dataset is changed field by field, shown by the API, by STAC, on the page and by the
-// command, and nobody overwrites what somebody else has changed meanwhile.
+// TestAbout: the description of a dataset is changed field by field, and shown by the API, by STAC and by the command.
+// Nobody overwrites a change that somebody else has made meanwhile.
 func TestAbout(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -80,7 +80,7 @@ func TestAbout(t *testing.T) {
 	}
 }
 
-// TestAboutForm: the form of a dataset changes what is said about it.
+// TestAboutForm: the form of a dataset changes its description.
 func TestAboutForm(t *testing.T) {
 	t.Parallel()
 	body := formBody(url.Values{

@@ -9,12 +9,14 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// isVisible is SQL for: an actor may see a row of datasets. $1 is what sightOf returns for the
-// actor; if it is null, no row is visible. Each statement that looks for datasets on behalf of
-// somebody has this condition. Statements about one dataset come after one that has found it so.
+// isVisible is the SQL condition that an actor may see a row of datasets. $1 is the result of
+// sightOf for the actor; if it is null, no row is visible. Each statement that looks for datasets
+// on behalf of somebody has this condition. A statement about one dataset runs only after one with
+// the condition has found that dataset.
 const isVisible = `(requires = ANY ($1) OR '*' = ANY ($1))`
 
-// sightOf returns what datasets may require so that the actor may see them; "*" stands for all.
+// sightOf returns the values of requires with which the actor may see a dataset; "*" stands for
+// all.
 func sightOf(by actor) []string {
 	if by.mayAll {
 		return []string{"*"}
@@ -37,8 +39,8 @@ func (c *catalogue) pathDataset(r *http.Request) (dataset, error) {
 }
 
 // datasetOf returns the dataset with that id. If there is none, or the caller may not see it, the
-// error is the same 404. From now on the caller's recheck fails when the dataset cannot be seen any
-// more, which ends long answers.
+// error is the same 404. It extends the caller's recheck, which ends long answers: that fails once
+// the caller may not see the dataset any more.
 func (c *catalogue) datasetOf(r *http.Request, id int64) (dataset, error) {
 	const query = `
 		SELECT ` + datasetColumns + `

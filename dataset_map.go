@@ -286,7 +286,8 @@ func (m mapFrame) position(x, y float64) (lon, lat float64) {
 	return lon, lat
 }
 
-// shown returns the box of all positions that the map shows. Around a pole, the map shows less.
+// shown returns the box of all positions that the map shows. Around a pole, the box holds more than
+// the map shows.
 func (m mapFrame) shown() mapBox {
 	around := emptyRange()
 	if m.pole != 0 && m.shows(m.x, m.y, 0) {

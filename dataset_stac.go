@@ -258,7 +258,8 @@ func listCollections(ctx context.Context, q querier, ids []int64) ([]stacCollect
 	)
 }
 
-// inMilliseconds returns a time, or nil, as STAC has it: some clients do not read finer ones.
+// inMilliseconds returns a time cut to milliseconds, because some clients of STAC misread finer
+// ones. Nil stays nil.
 func inMilliseconds(t *fileTime) *time.Time {
 	if t == nil {
 		return nil

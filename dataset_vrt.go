@@ -33,7 +33,7 @@ type vrtGrid struct {
 	Bands  int64
 	Types  []string // of the samples
 	Nodata *string  // that of the first file that has one
-	Mixed  bool     // other files have none
+	Mixed  bool     // some files have a nodata value, and others have none
 }
 
 // resolution returns the pixel size as the parameter of that name has it.

@@ -43,20 +43,10 @@ func decodeJSON(r *http.Request, v any) error {
 	// The text is a sound JSON object. It may still not be the object that the route takes.
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.DisallowUnknownFields()
-	err = dec.Decode(v)
-	if err == nil {
-		return nil
+	if err := dec.Decode(v); err != nil {
+		return decodingProblem(err)
 	}
-
-	// Say which field is wrong, in words of the API and not of Go.
-	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		name := e.Field[strings.LastIndex(e.Field, ".")+1:] // without the name of an embedded struct
-		return malformed(codeWrongType, "%s cannot be a JSON %s.", name, e.Value)
-	}
-	if field, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
-		return malformed(codeUnknownField, "There is no field %.64s.", field)
-	}
-	return malformed(codeMalformedJSON, "The body is not the JSON expected: %s.", err)
+	return nil
 }
 
 // bodyError returns the problem with a body whose reading ended with err.

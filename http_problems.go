@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -100,6 +102,23 @@ func conflict(code problemCode, detail string) *problem {
 // malformed returns the 400 for a request that cannot be read.
 func malformed(code problemCode, format string, args ...any) error {
 	return newProblem(http.StatusBadRequest, code, fmt.Sprintf(format, args...))
+}
+
+// decodingProblem returns the 400 for sound JSON that is not the object expected. It says which
+// field is wrong, in words of the API and not of Go.
+func decodingProblem(err error) *problem {
+	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		name := e.Field[strings.LastIndex(e.Field, ".")+1:] // without the name of an embedded struct
+		detail := fmt.Sprintf("%s cannot be a JSON %.64s.", cmp.Or(name, "The value"), e.Value)
+		return newProblem(http.StatusBadRequest, codeWrongType, detail)
+	}
+	if field, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
+		detail := fmt.Sprintf("There is no field %.64s.", field)
+		return newProblem(http.StatusBadRequest, codeUnknownField, detail)
+	}
+
+	detail := fmt.Sprintf("The body is not the JSON expected: %.100s.", err)
+	return newProblem(http.StatusBadRequest, codeMalformedJSON, detail)
 }
 
 // invalid collects what is wrong with the fields of a well-formed request.

@@ -399,5 +399,5 @@ CREATE INDEX form_answers_session_id_idx ON form_answers (session_id, created_at
 -- The permission that is needed to see a dataset, besides dataset.read; empty: none.
 ALTER TABLE datasets ADD COLUMN requires text COLLATE "C" NOT NULL DEFAULT '';
 
--- What the team says about a dataset: see datasetAbout.
+-- The description of a dataset by its team, in JSON: see datasetAbout.
 ALTER TABLE datasets ADD COLUMN about jsonb NOT NULL DEFAULT '{"providers": [], "keywords": []}';
