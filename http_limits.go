@@ -181,7 +181,7 @@ const (
 // limits hold the limiters of a service, so that nobody slows the others.
 type limits struct {
 	pool    *limiter           // slots of the pool: a quarter of its connections for one caller
-	cores   *limiter           // slots to compute: one for a caller, and one for each core
+	cores   *limiter           // slots to compute: one for a caller, and one for each core but one
 	classes map[class]*limiter // slots of the classes that have a limit of their own
 
 	bodies  *byteLimiter // of requests, in memory
@@ -195,9 +195,12 @@ func newLimits(connections int) *limits {
 	// A search keeps a core of the database busy. More of them at once would end no sooner.
 	searches := newLimiter(maxSlow, max(1, min(connections/2, 2*cores)))
 
+	// One core stays free for all other requests, such as logins.
+	computing := newLimiter(1, max(1, cores-1))
+
 	return &limits{
 		pool:  newLimiter(max(1, connections/4), unbounded),
-		cores: newLimiter(1, cores),
+		cores: computing,
 		classes: map[class]*limiter{
 			slow:    searches,
 			bulk:    searches,

@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -195,6 +196,8 @@ func TestFullQueue(t *testing.T) {
 func TestSlots(t *testing.T) {
 	t.Parallel()
 	l := newLimits(8)
+	check(t, "slots to compute", cap(l.cores.total), max(1, runtime.GOMAXPROCS(0)-1))
+
 	held := func(caller string) [3]int {
 		return [3]int{l.pool.length(caller), l.classes[slow].length(caller), l.cores.length(caller)}
 	}
