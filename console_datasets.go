@@ -191,6 +191,33 @@ func (c *console) filesPage(a *apiReader) *page {
 	}
 }
 
+// filePage reads the page of a file: its row, its findings and its last changes.
+func (c *console) filePage(a *apiReader) *page {
+	d := get[datasetDetails](a, "/api/v1/datasets/{id}", "")
+	file := get[fileDetails](a, "/api/v1/datasets/{id}/files/{file}", "")
+	content := dataPath(d.ID, file.Path)
+
+	data := struct {
+		fileDetails
+		Dataset datasetDetails
+		Content string // the path of the file's content
+		URL     string // of the content
+		View    string // the box of the file and what is around it, for the map; "": it has none
+	}{
+		fileDetails: file,
+		Dataset:     d,
+		Content:     content,
+		URL:         c.core.baseURL(a.r) + content,
+	}
+
+	if file.BBox != nil {
+		box := boxOf(file.BBox)
+		data.View = box.moved("out", (box.West+box.East)/2, (box.South+box.North)/2).query()
+	}
+
+	return &page{Template: "file", Title: file.Path, Data: data}
+}
+
 // analysisPage reads the page of an analysis, with what it has changed.
 func (c *console) analysisPage(a *apiReader) *page {
 	d := get[datasetDetails](a, "/api/v1/datasets/{id}", "")

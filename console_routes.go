@@ -60,6 +60,8 @@ func pageRows(c *console) []pageRow {
 			c.datasetPage, slow, "bbox move at.x at.y point done"},
 		{"/datasets/{id}/files", datasetRead,
 			c.filesPage, slow, "q status warnings path point sort cursor"},
+		{"/datasets/{id}/files/{file}", datasetRead,
+			c.filePage, slow, ""},
 		{"/datasets/{id}/analyses/{analysis}", datasetRead,
 			c.analysisPage, slow, "change cursor done"},
 		{"/datasets/{id}/report", datasetRead,

@@ -302,12 +302,6 @@ func readBox(v *invalid, name, text string, size int) (*mapBox, error) {
 	return &box, nil
 }
 
-// getFile answers GET /api/v1/datasets/{id}/files/{file}.
-func (c *catalogue) getFile(w http.ResponseWriter, r *http.Request) error {
-	file, err := c.pathFile(r)
-	return writeEntity(w, file.ElevationDatasetFileMeta, "", err)
-}
-
 // pathFile returns the file whose id and dataset are in the path, or a 404. It leaves out the
 // dataset's name.
 func (c *catalogue) pathFile(r *http.Request) (file datasetFile, err error) {

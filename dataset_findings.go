@@ -107,9 +107,17 @@ const acceptedColumns = `
 // nobody has accepted, by path, at most maxFlaws.
 func (c *catalogue) listFindings(w http.ResponseWriter, r *http.Request) error {
 	const query = `
-		SELECT path, detail, first_seen
-		FROM dataset_findings
-		WHERE dataset_id = $1 AND code = $2 AND path > $3 AND NOT is_accepted
+		SELECT
+			path,
+			f.id AS file_id,
+			detail,
+			first_seen
+		FROM dataset_findings d
+		LEFT JOIN elevation_dataset_file_meta f USING (dataset_id, path)
+		WHERE dataset_id = $1
+			AND code = $2
+			AND path > $3
+			AND NOT is_accepted
 		ORDER BY path
 		LIMIT $4`
 

@@ -61,6 +61,7 @@ type acceptedCount struct {
 // dataset's own.
 type findingFile struct {
 	Path      string `json:"path"`
+	FileID    *int64 `json:"file_id"` // null: the path is not that of a file, or its row is gone
 	Detail    string `json:"detail"`
 	FirstSeen int64  `json:"first_seen"` // the analysis since which it has been found each time
 }
@@ -481,10 +482,12 @@ func (f *finding) list(ctx context.Context, q querier, datasetID int64) error {
 	const first = `
 		SELECT
 			path,
+			f.id AS file_id,
 			detail,
 			first_seen,
 			tile
-		FROM dataset_findings
+		FROM dataset_findings d
+		LEFT JOIN elevation_dataset_file_meta f USING (dataset_id, path)
 		WHERE dataset_id = $1 AND code = $2 AND NOT is_accepted
 		ORDER BY path
 		LIMIT $3`

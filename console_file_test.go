@@ -1,0 +1,64 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestFilePage: every path in the lists leads to the page of the file. The page shows what the file
+// says, what was found about it, and its history.
+func TestFilePage(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	root := ts.signIn("root", "all")
+	ts.signIn("reader", datasetRead)
+
+	// A file whose name a shell and a browser might take for something else, and one that is cut off.
+	folder := filepath.Join(ts.datasets, "tiles")
+	odd := "a'$(b) #1.tif"
+	whole := geographicTIFF(7, 47)
+	err := errors.Join(
+		os.MkdirAll(folder, 0o755),
+		os.WriteFile(filepath.Join(folder, odd), whole, 0o644),
+		os.WriteFile(filepath.Join(folder, "cut.tif"), whole[:len(whole)/2], 0o644),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dataset := root.addDataset("tiles")
+	root.analyze(dataset, nil)
+	pages := strings.TrimPrefix(dataset, "/api/v1")
+
+	b := ts.browse("root")
+	link := regexp.MustCompile(fmt.Sprintf(`href="(%s/files/\d+)"`, pages))
+	linkOf := func(page, name string) string {
+		t.Helper()
+		for row := range strings.SplitSeq(page, "<tr>") {
+			if found := link.FindStringSubmatch(row); strings.Contains(row, name) && found != nil {
+				return found[1]
+			}
+		}
+		t.Fatalf("no link to %s in\n%s", name, page)
+		return ""
+	}
+
+	list := b.shows(200, "GET", pages+"/files", "")
+	b.shows(200, "GET", linkOf(list, "#1.tif"), "",
+		"EPSG:4326", "4 × 3", "No finding names this file.", "added", "coverage.svg?bbox=",
+		"/data/a%27$%28b%29%20%231.tif'")
+	cut := linkOf(list, "cut.tif")
+	b.shows(200, "GET", cut, "", "no_georef", "report#f-no_extent", "error")
+	checkHas(t, "report", b.shows(200, "GET", pages+"/report", ""), `href="`+cut+`"`)
+
+	// Somebody who may not download sees no button and no address.
+	reader := ts.browse("reader")
+	page := reader.shows(200, "GET", cut, "", "cut.tif")
+	checkLacks(t, "page without dataset.download", page, "Download")
+	checkLacks(t, "page without dataset.download", page, "/data/")
+	reader.shows(404, "GET", pages+"/files/999", "")
+}

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"net/http"
+	"time"
+)
+
+// fileDetails is a file with what its analyses have found about it.
+type fileDetails struct {
+	ElevationDatasetFileMeta
+	Findings []fileFinding       `json:"findings"`
+	Changes  []fileAnalysisEntry `json:"changes"`
+}
+
+// fileFinding is a finding about one file.
+type fileFinding struct {
+	Code       string `json:"code"`
+	Severity   string `json:"severity"`
+	Detail     string `json:"detail"`
+	FirstSeen  int64  `json:"first_seen"`
+	IsAccepted bool   `json:"is_accepted"`
+}
+
+// fileAnalysisEntry is an analysis that found a file added, changed or removed.
+type fileAnalysisEntry struct {
+	AnalysisID int64     `json:"analysis_id"`
+	QueuedAt   time.Time `json:"queued_at"`
+	Change     string    `json:"change"`
+}
+
+// maxFileChanges is how many changes of one file its details have.
+const maxFileChanges = 20
+
+// getFile answers GET /api/v1/datasets/{id}/files/{file} with the file, its findings, and its last
+// changes, the newest first.
+func (c *catalogue) getFile(w http.ResponseWriter, r *http.Request) error {
+	// The codes let the primary key of the findings serve.
+	const findings = `
+		SELECT
+			code,
+			'' AS severity,
+			detail,
+			first_seen,
+			is_accepted
+		FROM dataset_findings
+		WHERE dataset_id = $1
+			AND code = ANY($2)
+			AND path = $3
+		ORDER BY code`
+
+	const changes = `
+		SELECT
+			a.id AS analysis_id,
+			a.queued_at,
+			ch.change
+		FROM analyses a
+		JOIN analysis_changes ch ON ch.analysis_id = a.id
+		WHERE a.dataset_id = $1 AND ch.path = $2
+		ORDER BY a.id DESC
+		LIMIT $3`
+
+	file, err := c.pathFile(r)
+	if err != nil {
+		return err
+	}
+	details := fileDetails{ElevationDatasetFileMeta: file.ElevationDatasetFileMeta}
+
+	var codes []string
+	for _, kind := range findingKinds() {
+		codes = append(codes, kind.code)
+	}
+	details.Findings, err = collect[fileFinding](r.Context(), c.core.db, "list findings of a file", findings,
+		file.DatasetID, codes, file.Path)
+	if err != nil {
+		return err
+	}
+	for i, f := range details.Findings {
+		details.Findings[i].Severity = severityOf(f.Code)
+	}
+
+	details.Changes, err = collect[fileAnalysisEntry](r.Context(), c.core.db, "list changes of a file", changes,
+		file.DatasetID, file.Path, maxFileChanges)
+	return writeEntity(w, details, "", err)
+}
