@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestFilePage: every path in the lists leads to the page of the file. The page shows what the file
-// says, what was found about it, and its history.
+// TestFilePage: every path in lists and reports leads to the page of the file. The page shows what
+// the file says, what was found about it, and its history. Findings are accepted by ticks.
 func TestFilePage(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -54,6 +54,13 @@ func TestFilePage(t *testing.T) {
 	cut := linkOf(list, "cut.tif")
 	b.shows(200, "GET", cut, "", "no_georef", "report#f-no_extent", "error")
 	checkHas(t, "report", b.shows(200, "GET", pages+"/report", ""), `href="`+cut+`"`)
+
+	// Ticks on the report accept findings together, and none is refused.
+	accept := pages + "/accepted"
+	b.shows(422, "POST", accept, "code=no_extent&note=known", "must name a finding at least")
+	b.goes(pages+"/report?done=saved", accept, "code=no_extent&note=known&paths=cut.tif&paths=old/")
+	b.shows(200, "GET", pages+"/report", "", "2 accepted", "No findings.")
+	b.shows(200, "GET", cut, "", "(accepted)")
 
 	// Somebody who may not download sees no button and no address.
 	reader := ts.browse("reader")

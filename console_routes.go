@@ -226,7 +226,7 @@ func forms() []form {
 			"",
 			"/datasets/{id}/analyses/{analysis}", "/datasets/{id}/analyses/{analysis}?done=canceled"},
 		{"/datasets/{id}/accepted", "POST /datasets/{id}/accepted-findings",
-			"code path? note",
+			"code paths[] note",
 			"/datasets/{id}/report", "/datasets/{id}/report?done=saved"},
 		{"/datasets/{id}/accepted/{accepted}/reopen", "DELETE /datasets/{id}/accepted-findings/{accepted}",
 			"",

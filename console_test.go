@@ -493,7 +493,7 @@ func TestInjection(t *testing.T) {
 		"/permissions":            "name=@&meaning=@",
 		"/datasets":               "name=@&path=@&description=@",
 		"/account/tokens":         "name=@&permissions=@&expires_at=@&current_password=@",
-		"/datasets/1/accepted":    "code=@&path=@&note=@",
+		"/datasets/1/accepted":    "code=@&paths=@&note=@",
 		"/account/email":          "email=@&current_password=@",
 		"/account/totp/confirm":   "otp=@&uri=@&secret=@",
 	}

@@ -219,19 +219,24 @@ func (c *catalogue) listAccepted(w http.ResponseWriter, r *http.Request) error {
 
 // acceptRequest is the body of POST /api/v1/datasets/{id}/accepted-findings.
 type acceptRequest struct {
-	Code string  `json:"code"`
-	Path *string `json:"path"`
-	Note string  `json:"note"`
+	Code  string   `json:"code"`
+	Path  *string  `json:"path"`
+	Paths []string `json:"paths"` // in place of path
+	Note  string   `json:"note"`
 }
 
-// acceptFinding answers POST /api/v1/datasets/{id}/accepted-findings. It accepts findings also to
-// come: all whose path matches the given one (see flagAccepted), or all of the code.
-func (c *catalogue) acceptFinding(w http.ResponseWriter, r *http.Request, in acceptRequest) error {
-	const isKnown = `
-		SELECT EXISTS (
-			SELECT FROM elevation_dataset_file_meta WHERE dataset_id = $1 AND path = $2
-		) OR EXISTS (
-			SELECT FROM dataset_findings WHERE dataset_id = $1 AND code = $3 AND path = $2
+// acceptFindings answers POST /api/v1/datasets/{id}/accepted-findings with what is accepted now and
+// was not before. It accepts findings also to come: all whose path matches one of the given ones
+// (see flagAccepted), or all of the code.
+func (c *catalogue) acceptFindings(w http.ResponseWriter, r *http.Request, in acceptRequest) error {
+	const areKnown = `
+		SELECT NOT EXISTS (
+			SELECT FROM unnest($2::text[]) p (path)
+			WHERE NOT EXISTS (
+				SELECT FROM elevation_dataset_file_meta f WHERE f.dataset_id = $1 AND f.path = p.path
+			) AND NOT EXISTS (
+				SELECT FROM dataset_findings f WHERE f.dataset_id = $1 AND f.code = $3 AND f.path = p.path
+			)
 		)`
 
 	const query = `
@@ -242,49 +247,64 @@ func (c *catalogue) acceptFinding(w http.ResponseWriter, r *http.Request, in acc
 			note,
 			accepted_by
 		)
-		VALUES ($1, $2, $3, $4, $5)
+		SELECT $1, $2, path, $4, $5
+		FROM unnest($3::text[]) path
+		ON CONFLICT DO NOTHING
 		RETURNING ` + acceptedColumns
 
 	var v invalid
+	paths := []*string{in.Path} // nil: all of the code
+	if in.Paths != nil {
+		v.check(in.Path == nil, "path", fieldExclusive, "cannot be given with paths")
+		v.check(len(in.Paths) > 0, "paths", fieldMissing, "must name a finding at least")
+		paths = nil
+	}
+	for _, path := range in.Paths {
+		paths = append(paths, &path)
+	}
+
 	v.check(kindOf(in.Code) >= 0, "code", fieldUnknown, "must be the code of a finding")
-	v.check(in.Path == nil || isFindingPath(*in.Path), "path", fieldMalformed,
-		"must be the path of a finding, a folder with a slash at its end, or a pattern; "+
-			"leave it out to accept all findings of the code")
 	v.check(isText(in.Note, 1000), "note", fieldMalformed, "must say why, in text of 1 to 1,000 characters")
+
+	// The path of one file must be known.
+	isFileCode := in.Code != findingMissing && in.Code != findingMixed
+	var files []string
+	for _, path := range paths {
+		v.check(path == nil || isFindingPath(*path), "path", fieldMalformed,
+			"must be the path of a finding, a folder with a slash at its end, or a pattern; "+
+				"leave it out to accept all findings of the code")
+		if isFileCode && path != nil && !isFindingPattern(*path) {
+			files = append(files, *path)
+		}
+	}
 	if err := v.err(); err != nil {
 		return err
 	}
 
-	// A path of one file must be known.
-	isFileCode := in.Code != findingMissing && in.Code != findingMixed
-	isFile := isFileCode && in.Path != nil && !isFindingPattern(*in.Path)
-
 	ctx := r.Context()
-	var accepted acceptedFinding
+	var accepted []acceptedFinding
 	err := c.changeDataset(r, "finding.accept", func(tx pgx.Tx, d dataset) (_, _ any, err error) {
-		if isFile {
-			known, err := scalar[bool](ctx, tx, "look for the file", isKnown, d.ID, *in.Path, in.Code)
-			if err != nil {
-				return nil, nil, err
-			}
-			if !known {
-				return nil, nil, invalid{{"path", fieldNotFound, "the dataset has no such file"}}.err()
-			}
-		}
-
-		accepted, err = collectOne[acceptedFinding](ctx, tx, nil, "accept a finding", query,
-			d.ID, in.Code, in.Path, in.Note, actorOf(r).name)
-		if isUniqueViolation(err, "accepted_findings_key") {
-			err = conflict(codeAlreadyAccepted, "This finding was accepted before.")
-		}
+		known, err := scalar[bool](ctx, tx, "look for the files", areKnown, d.ID, files, in.Code)
 		if err != nil {
 			return nil, nil, err
 		}
+		if !known {
+			return nil, nil, invalid{{"path", fieldNotFound, "the dataset has no such file"}}.err()
+		}
 
-		return nil, accepted, flagAccepted(ctx, tx, d.ID)
+		accepted, err = collect[acceptedFinding](ctx, tx, "accept findings", query,
+			d.ID, in.Code, paths, in.Note, actorOf(r).name)
+		if err != nil {
+			return nil, nil, err
+		}
+		if len(accepted) == 0 {
+			return nil, nil, conflict(codeAlreadyAccepted, "This finding was accepted before.")
+		}
+
+		return nil, in, flagAccepted(ctx, tx, d.ID)
 	})
 
-	return writeCreated(w, accepted, "", err)
+	return writeCreated(w, object{"items": accepted, "next_cursor": nil}, "", err)
 }
 
 // isFindingPath reports whether a path of findings can be accepted.

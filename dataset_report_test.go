@@ -421,13 +421,13 @@ func TestAcceptedFindings(t *testing.T) {
 	}
 	const sum = "18 of 20 files located; 2 corrupt; 2 missing tiles"
 	report(3, sum, "2 findings: dataset tiles, 20 files, analysed ")
-	accept := func(body map[string]any) answer {
+	accept := func(body map[string]any) map[string]any {
 		t.Helper()
-		return c.must(201, "POST", dataset+"/accepted-findings", body)
+		return onlyItem(t, "accepted", c.must(201, "POST", dataset+"/accepted-findings", body).items())
 	}
 	a := accept(map[string]any{"code": "corrupt", "path": "old.tif", "note": "kept for the lawyers"})
-	if a.text("path") != "old.tif" || a.text("note") != "kept for the lawyers" || a.text("accepted_by") != "ada" {
-		t.Errorf("%s", a.body)
+	if a["path"] != "old.tif" || a["note"] != "kept for the lawyers" || a["accepted_by"] != "ada" {
+		t.Errorf("%v", a)
 	}
 	accept(map[string]any{"code": "missing", "path": "EPSG:32632 503000 5200000", "note": "a lake"})
 	if got := c.reported(dataset); len(got["corrupt"]) != 1 || !strings.HasPrefix(got["corrupt"][0], "odd.tif") ||
@@ -438,8 +438,8 @@ func TestAcceptedFindings(t *testing.T) {
 		t.Errorf("%v", items)
 	}
 	c.refused(409, "already_accepted", "POST", dataset+"/accepted-findings", map[string]any{"code": "corrupt", "path": "old.tif", "note": "again"})
-	accept(map[string]any{"code": "corrupt", "path": "odd.tif", "note": "too"})
-	last := accept(map[string]any{"code": "missing", "note": "all lakes"}).number("id")
+	accept(map[string]any{"code": "corrupt", "paths": []string{"old.tif", "odd.tif"}, "note": "too"}) // only one is new
+	last := accept(map[string]any{"code": "missing", "note": "all lakes"})["id"]
 	report(0, sum, "no findings: dataset tiles, 20 files")
 	if a := c.must(200, "GET", dataset+"/report", nil); fmt.Sprint(a.json["accepted"]) != "[map[code:corrupt total:2] map[code:missing total:2]]" {
 		t.Errorf("%s", a.body)
@@ -458,6 +458,8 @@ func TestAcceptedFindings(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 	for _, body := range []map[string]any{{"code": "corrupt"}, {"code": "nothing", "note": "n"}, {"code": "corrupt", "path": "none.tif", "note": "n"},
+		{"code": "corrupt", "paths": []string{"old.tif", "none.tif"}, "note": "n"}, {"code": "corrupt", "paths": []string{}, "note": "n"},
+		{"code": "corrupt", "path": "old.tif", "paths": []string{"odd.tif"}, "note": "n"},
 		{"code": "corrupt", "path": "", "note": "n"}, {"code": "corrupt", "path": "*a*b*c*d*", "note": "n"},
 		{"code": "corrupt", "path": strings.Repeat("a", maxPath+1) + "*", "note": "n"}} {
 		c.refused(422, "invalid", "POST", dataset+"/accepted-findings", body)

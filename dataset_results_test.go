@@ -128,7 +128,7 @@ func TestAcceptedPatterns(t *testing.T) {
 		if again := c.must(200, "GET", dataset+"/report", nil); fmt.Sprint(again.json["accepted"]) != fmt.Sprint(report.json["accepted"]) {
 			t.Errorf("with %s: %s, analysed again: %s", test.accepted, report.body, again.body)
 		}
-		c.must(204, "DELETE", fmt.Sprint(dataset, "/accepted-findings/", a.number("id")), nil)
+		c.must(204, "DELETE", fmt.Sprint(dataset, "/accepted-findings/", a.items()[0]["id"]), nil)
 	}
 	if got, want := corrupt(), "a_b/t01.tif a_b/t02.tif axb/t03.tif t00.tif t01.tif"; got != want {
 		t.Errorf("withdrawn: got %q, want %q", got, want)

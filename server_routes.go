@@ -102,7 +102,7 @@ func datasetRoutes(c *catalogue) []route {
 			c.listAccepted, quick,
 			paged),
 		changes("POST /api/v1/datasets/{id}/accepted-findings", datasetManage,
-			withBody(c.acceptFinding), bulk, medium),
+			withBody(c.acceptFindings), bulk, medium),
 		changes("DELETE /api/v1/datasets/{id}/accepted-findings/{accepted}", datasetManage,
 			c.reopenFinding, bulk, medium),
 

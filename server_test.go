@@ -231,7 +231,7 @@ func (m *matrix) target(rt route) (path string, body any) {
 		path = strings.Replace(path, "{code}", "duplicate", 1)
 	case strings.Contains(path, "{accepted}"):
 		accepted := manager.must(201, "POST", dataset+"/accepted-findings", map[string]string{"code": "missing", "note": "sea"})
-		path = strings.Replace(path, "{accepted}", fmt.Sprint(accepted.number("id")), 1)
+		path = strings.Replace(path, "{accepted}", fmt.Sprint(accepted.items()[0]["id"]), 1)
 	}
 	otp := ""
 	if phone != nil {

@@ -103,16 +103,30 @@ function takeToken() {
 
 // A form sends only its own ticks: those of the other roles would be lost without a word.
 addEventListener("submit", e => {
-  const isLost = box => box.form !== e.target && box.checked !== box.defaultChecked;
+  const isLost = box => box.name && box.form !== e.target && box.checked !== box.defaultChecked;
   const loses = [...document.querySelectorAll("input[type=checkbox]")].some(isLost);
   if (loses && !confirm("Ticks elsewhere on this page are not saved, and would be lost. Go on?")) e.preventDefault();
 });
+
+// Adds a box to the head of each list of boxes, which ticks all of them.
+function addTickAll() {
+  for (const head of document.querySelectorAll("th.all")) {
+    const boxes = head.closest("table").querySelectorAll("td input[type=checkbox]");
+    const all = document.createElement("input");
+    all.type = "checkbox";
+    all.title = `Select all ${boxes.length}`;
+    all.setAttribute("aria-label", all.title);
+    all.addEventListener("change", () => boxes.forEach(box => { box.checked = all.checked; }));
+    head.append(all);
+  }
+}
 
 // Shows that a form was sent. The server acts once, however often it is sent.
 addEventListener("submit", e => e.defaultPrevented || e.submitter?.classList.add("busy"));
 addEventListener("pageshow", () => document.querySelectorAll("button.busy").forEach(b => b.classList.remove("busy")));
 
 showTimes(document);
+addTickAll();
 takeToken();
 follow();
 useMap();
