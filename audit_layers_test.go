@@ -15,7 +15,7 @@ func layers() []string {
 	return []string{
 		"bbox*.go crs*.go",
 		"core.go db*.go http*.go config.go auth_tokens.go auth_keys.go auth_passwords.go auth_breached.go",
-		"audit*.go rbac.go auth*.go users*.go roles.go messages.go",
+		"audit*.go rbac.go accounts.go auth*.go users*.go roles.go messages.go",
 		"datasets.go dataset_*.go analysis*.go",
 		"console*.go",
 		"operations.go postgres.go systemd.go tls.go metrics.go",

@@ -10,32 +10,6 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// accounts is the component of users, roles, sessions, tokens and the audit log. It decides who is
-// calling and what the caller may do.
-type accounts struct {
-	core        *core
-	hasher      *passwordHasher
-	breached    *breachedPasswords // nil: no list
-	guesses     *limiter           // one undecided attempt at an account from a network
-	accessQueue *limiter           // one change of users and roles
-
-	users    userCache
-	failures tallies
-}
-
-// newAccounts returns the accounts. breached may be nil.
-func newAccounts(core *core, breached *breachedPasswords) *accounts {
-	return &accounts{
-		core:        core,
-		hasher:      newPasswordHasher(core.cfg.argon),
-		breached:    breached,
-		guesses:     newLimiter(1, unbounded),
-		accessQueue: newLimiter(1, 1),
-		users:       userCache{users: map[string]*cachedUser{}},
-		failures:    tallies{counts: map[tally]int64{}},
-	}
-}
-
 // register answers POST /api/v1/auth/register.
 func (a *accounts) register(w http.ResponseWriter, r *http.Request) error {
 	var in struct {

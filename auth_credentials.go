@@ -10,27 +10,6 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// passwordRecord is a user with the password hash that a login is checked against. The zero value
-// stands for an unknown user.
-type passwordRecord struct {
-	user
-	PasswordHash      *string
-	CredentialVersion int64 // users.credential_version
-}
-
-// findPasswordRecord looks up a user name or e-mail address. Only an address has an @, so that at
-// most one user matches.
-func findPasswordRecord(ctx context.Context, q querier, login string) (passwordRecord, error) {
-	const query = `
-		SELECT ` + userColumns + `,
-			u.password_hash,
-			u.credential_version
-		FROM users u
-		WHERE u.username = $1
-			OR u.email = $1`
-	return collectOne[passwordRecord](ctx, q, nil, "find password record", query, normalizeLogin(login))
-}
-
 // rehash stores a password under the current parameters if it was stored under weaker ones. If this
 // fails, the login still succeeds. An empty password stands for one that is not known here.
 func (a *accounts) rehash(r *http.Request, found passwordRecord, password string) {

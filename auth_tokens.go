@@ -1,9 +1,6 @@
 package main
 
 import (
-	"crypto/aes"
-	"crypto/cipher"
-	"crypto/hkdf"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -18,6 +15,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // tokenIssuer is both iss and aud of an access token: Cairn accepts only its own tokens.
@@ -28,94 +27,6 @@ const maxTokenLength = 1024
 
 // errToken stands for every reason to refuse a token. The client does not learn which.
 var errToken = errors.New("invalid token")
-
-// key is one line of the key file. HKDF (RFC 5869) derives one key for each use from its secret, so
-// that a signature for one use is worth nothing for another.
-type key struct {
-	id          string
-	header      string // the only access token header that this key signs, encoded
-	access      []byte
-	refresh     []byte
-	browser     []byte // for the session cookie of browsers
-	login       []byte // for the proof of a right password, on the page that asks for the code
-	cursor      []byte
-	names       []byte      // for the HMACs by which throttling counts names and addresses
-	audit       []byte      // for the seals of the audit log
-	totp        cipher.AEAD // encrypts the secrets of second factors
-	fingerprint string      // identifies the key in the database and reveals nothing about it
-}
-
-// keyring holds the keys: the first signs, all verify. It is immutable.
-type keyring struct {
-	keys []key
-}
-
-// newKey derives the key of each use from one line. parseKeys has checked its id and secret.
-func newKey(id string, secret []byte) key {
-	derive := func(use string) []byte {
-		derived, err := hkdf.Key(sha256.New, secret, nil, use, sha256.Size)
-		if err != nil {
-			panic(err) // unreachable: it fails only for a length over 8,160 bytes
-		}
-		return derived
-	}
-
-	header := fmt.Sprintf(`{"alg":"HS256","kid":%q,"typ":"at+jwt"}`, id)
-	block, _ := aes.NewCipher(derive("cairn totp v1")) // fails only for a key of another length
-	totp, _ := cipher.NewGCMWithRandomNonce(block)     // fails only for another block size
-
-	return key{
-		id:          id,
-		header:      base64.RawURLEncoding.EncodeToString([]byte(header)),
-		access:      derive("cairn access token v1"),
-		refresh:     derive("cairn refresh token v1"),
-		browser:     derive("cairn browser v1"),
-		login:       derive("cairn login v1"),
-		cursor:      derive("cairn cursor v1"),
-		names:       derive("cairn names v1"),
-		audit:       derive("cairn audit v1"),
-		totp:        totp,
-		fingerprint: hex.EncodeToString(derive("cairn fingerprint v1")[:8]),
-	}
-}
-
-// parseKeys reads a key file: one key a line, "kid base64", with a secret of at least 32 bytes in
-// standard base64. It skips empty lines and comments (#). Errors name the line and never show its
-// content.
-func parseKeys(file []byte) (*keyring, error) {
-	kid := regexp.MustCompile(`^[A-Za-z0-9_-]{1,32}$`)
-
-	var ring keyring
-	seen := map[string]bool{}
-	for i, line := range strings.Split(string(file), "\n") {
-		line = strings.TrimSpace(line)
-		if line == "" || strings.HasPrefix(line, "#") {
-			continue
-		}
-
-		id, encoded, _ := strings.Cut(line, " ")
-		secret, err := base64.StdEncoding.Strict().DecodeString(strings.TrimSpace(encoded))
-		switch {
-		case !kid.MatchString(id):
-			return nil, fmt.Errorf("line %d: a key is written as: kid, a space, base64", i+1)
-		case err != nil:
-			return nil, fmt.Errorf("line %d: the secret is not base64", i+1)
-		case len(secret) < 32:
-			return nil, fmt.Errorf("line %d: the secret has %d bytes; it needs 32", i+1, len(secret))
-		case seen[id] || seen[string(secret)]:
-			return nil, fmt.Errorf("line %d: another line has the same key id or secret", i+1)
-		}
-
-		seen[id] = true
-		seen[string(secret)] = true
-		ring.keys = append(ring.keys, newKey(id, secret))
-	}
-	if len(ring.keys) == 0 {
-		return nil, errors.New("it holds no key")
-	}
-
-	return &ring, nil
-}
 
 // accessClaims are the claims of an access token (RFC 9068, without those that have no meaning
 // here). They name the user and the session, never permissions: each request looks those up.
@@ -310,3 +221,6 @@ func hashToken(token string) []byte {
 	sum := sha256.Sum256([]byte(token))
 	return sum[:]
 }
+
+// uuidText returns the text form of a UUID (RFC 9562, section 4).
+func uuidText(id [16]byte) string { return pgtype.UUID{Bytes: id, Valid: true}.String() }

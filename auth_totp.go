@@ -124,18 +124,6 @@ func useRecoveryCode(ctx context.Context, q querier, by actor, u user, code stri
 	return n == 1, err
 }
 
-// The refusals of an attempt to sign in. errOTPRequired and errLoginCodeWrong reveal that the
-// password is right. errOwnCodeWrong is the 403 for a wrong code of somebody who is signed in.
-var (
-	errWrongCredentials = unauthorized(codeInvalidCredentials, "The user name or the password is wrong.")
-	errOTPRequired      = unauthorized(codeOTPRequired,
-		"Send otp too: the code of your authenticator app, or a recovery code.")
-	errLoginCodeWrong = unauthorized(codeOTPInvalid, "The code is wrong, or was used before. Wait for the next one.")
-	errOwnCodeWrong   = forbidden(codeOTPInvalid, errLoginCodeWrong.detail)
-	errSignInAgain    = unauthorized(codeSignInAgain,
-		"The code came too late, or your account was changed. Sign in again with your password.")
-)
-
 // codeWait is how long after the password the code may follow, on pages.
 const codeWait = 5 * time.Minute
 

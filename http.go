@@ -165,3 +165,11 @@ func pathID(r *http.Request, name string) int64 {
 	}
 	return id
 }
+
+// optional returns the value of a query parameter, or nil if the parameter is absent.
+func optional(query map[string][]string, name string) *string {
+	if values := query[name]; len(values) > 0 {
+		return &values[0]
+	}
+	return nil
+}
