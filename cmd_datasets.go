@@ -155,7 +155,7 @@ func addDatasetCommand(ctx context.Context, o invocation) error {
 
 // listDatasetsCommand is "cairn dataset list".
 func listDatasetsCommand(ctx context.Context, o invocation) error {
-	datasets, err := listDatasets(ctx, o.db, operatorActor(), "", nil, math.MaxInt32)
+	datasets, err := listDatasets(ctx, o.db, operatorActor(), datasetFilter{}, "", math.MaxInt32)
 	if err != nil {
 		return err
 	}
@@ -454,11 +454,11 @@ func vrtCommand(ctx context.Context, o invocation) error {
 		datasetID: &d.ID,
 		status:    new(fileStatusOK),
 	}
-	read := func(after []string, limit int) ([]datasetFile, error) {
-		return findFiles(ctx, o.db, filter, after, limit)
+	read := func(after []string, limit int) (files []datasetFile, next []string, err error) {
+		return findItems(ctx, o.db, filter, after, limit)
 	}
 	each := func(emit func(datasetFile) error) error {
-		return readInBatches(filter, read, emit)
+		return readInBatches(read, emit)
 	}
 
 	rows, out := o.rows()

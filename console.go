@@ -62,16 +62,24 @@ type page struct {
 	Can    map[string]bool // the permissions that the reader holds
 	Unread int64           // how many messages the reader has not read
 
-	Path   string     // of the page; with a refused form the request has another
-	Query  url.Values // of the request
-	Next   string     // the address of the next page of a list, or ""
-	Notice string     // about what the reader has just done
+	Path   string      // of the page; with a refused form the request has another
+	Query  url.Values  // of the request
+	Next   string      // the address of the next page of a list, or ""
+	Set    []setFilter // the filters of the list; the form adds them
+	Notice string      // about what the reader has just done
 
 	Action  string     // the path of the form that was refused, or ""
 	Form    url.Values // what was typed in it
 	Refusal *refusal
 
 	hasFocus bool // an input has the focus
+}
+
+// setFilter is a filter of a list that is set.
+type setFilter struct {
+	Label   string
+	Value   string
+	Without string // the address of the page without the filter
 }
 
 // refusal is a problem as a page shows it.
@@ -629,19 +637,32 @@ func getAll[T any](a *apiReader, path string) []T {
 
 // getPage returns the page of a list that the console page's own query asks for.
 func getPage[T any](a *apiReader, path string) []T {
-	query := url.Values{}
-	for name, values := range a.r.URL.Query() {
-		if values[0] != "" && name != "done" {
-			query[name] = []string{filterText(name, values[0])}
-		}
-	}
-
+	query := filtersIn(a.r.URL.Query())
 	list := get[listOf[T]](a, path, query.Encode())
 	if list.NextCursor != nil {
 		query.Set("cursor", *list.NextCursor)
 		a.next = query.Encode()
 	}
 	return list.Items
+}
+
+// filtersIn returns the query of a page as the API takes it, without inputs that were left empty.
+func filtersIn(query url.Values) url.Values {
+	set := url.Values{}
+	for name, values := range query {
+		if values[0] != "" && name != "done" {
+			set.Set(name, filterText(name, values[0]))
+		}
+	}
+	return set
+}
+
+// Filters returns the query of the page's list, without where it begins, and without a filter.
+func (p *page) Filters(without string) string {
+	set := filtersIn(p.Query)
+	set.Del("cursor")
+	set.Del(without)
+	return set.Encode()
 }
 
 // field is an input of a form, as the template "field" writes it.
@@ -668,7 +689,8 @@ type option struct {
 
 // Field returns the input of that name in a form. action is the path to which the form is sent.
 // After a refusal the input holds what was typed, else value. kind is the type of an input, or one
-// of the names in the tables below. If it ends in "!", the input is required.
+// of the names in the tables below. If it ends in "!", the input is required. A form without an
+// action is that of the filters.
 func (p *page) Field(action, name, label, kind, value, hint string) field {
 	kind, required := strings.CutSuffix(kind, "!")
 	types := map[string]string{
@@ -693,6 +715,10 @@ func (p *page) Field(action, name, label, kind, value, hint string) field {
 		Hint:         hint,
 		Required:     required,
 		Autocomplete: autocomplete[kind],
+	}
+	if action == "" && value != "" {
+		address := strings.TrimSuffix(p.Path+"?"+p.Filters(name), "?")
+		p.Set = append(p.Set, setFilter{label, value, address})
 	}
 	if p.Action != action {
 		return f
@@ -719,7 +745,11 @@ func (p *page) Choice(action, name, label, value string, options ...string) fiel
 			label = value
 		}
 
-		f.Options = append(f.Options, option{value, label, value == f.Value})
+		isChosen := value == f.Value
+		f.Options = append(f.Options, option{value, label, isChosen})
+		if isChosen && action == "" && value != "" {
+			p.Set[len(p.Set)-1].Value = label
+		}
 	}
 	return f
 }

@@ -172,20 +172,26 @@ func (a mapBox) query() string {
 	return fmt.Sprintf("%.7f,%.7f,%.7f,%.7f", west, a.South, east, a.North)
 }
 
-// filesPage reads a page of the list of a dataset's files.
+// filesPage reads a page of the list of a dataset's files or, without a dataset in the path, of all
+// files.
 func (c *console) filesPage(a *apiReader) *page {
-	d := get[datasetDetails](a, "/api/v1/datasets/{id}", "")
+	path := "/api/v1/files"
+	title := "Files"
+	if a.r.PathValue("id") != "" {
+		path = "/api/v1/datasets/{id}/files"
+		title = "Files of " + get[datasetDetails](a, "/api/v1/datasets/{id}", "").Name
+	}
 
 	return &page{
 		Template: "files",
-		Title:    "Files of " + d.Name,
+		Title:    title,
 		Data: struct {
-			datasetDetails
+			Dataset  string // the id in the path, or ""
 			List     []datasetFile
 			Statuses []string
 		}{
-			d,
-			getPage[datasetFile](a, "/api/v1/datasets/{id}/files"),
+			a.r.PathValue("id"),
+			getPage[datasetFile](a, path),
 			fileStatuses(),
 		},
 	}

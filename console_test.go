@@ -478,7 +478,7 @@ func TestInjection(t *testing.T) {
 	id := root.must(200, "GET", mePath, nil).text("id")
 	b := ts.browse("root")
 	pages := strings.Fields(`/ /login /register /set-password /inbox /account /account/totp /messages /messages/new /messages/1 /users /users/` + id + ` /roles /datasets /datasets/1
-		/datasets/1?point=7.1,45.9 /datasets/1/files /datasets/1/analyses/1 /datasets/1/report`)
+		/datasets/1?point=7.1,45.9 /datasets/1/files /files /datasets/1/analyses/1 /datasets/1/report`)
 
 	forms := map[string]string{
 		"/login":                  "username=@&password=@&next=@",

@@ -77,25 +77,31 @@ func (d dataset) missingPart(kind, name string) error {
 }
 
 // selectVisible limits a filter to the dataset in the path, and returns that dataset. If the path
-// has none, it limits the filter to the datasets that the caller may see.
+// has none, it limits the filter to the datasets that the caller may see. Of these it leaves those
+// that match the filter's datasetFilter: without one, the filter selects no file.
 func (c *catalogue) selectVisible(r *http.Request, f *fileFilter) (d dataset, err error) {
 	const query = `
 		SELECT ARRAY(
 			SELECT id
 			FROM datasets
-			WHERE ` + isVisible + ` AND ($2::bigint[] IS NULL OR id = ANY ($2))
+			WHERE ` + isVisible + ` AND ($7::bigint[] IS NULL OR id = ANY ($7)) AND ` + datasetMatches + `
 		)`
 
+	ids := f.datasets
 	if r.PathValue("id") != "" {
 		d, err = c.pathDataset(r)
 		f.datasetID = &d.ID
-		return d, err
+		if err != nil || f.of == (datasetFilter{}) {
+			return d, err
+		}
+		ids = []int64{d.ID}
 	}
 
-	f.datasets, err = scalar[[]int64](
-		r.Context(), c.core.db, "list visible datasets",
-		query, sightOf(actorOf(r)), f.datasets,
-	)
+	args := append(f.of.args(actorOf(r)), ids)
+	f.datasets, err = scalar[[]int64](r.Context(), c.core.db, "list visible datasets", query, args...)
+	if len(f.datasets) == 0 {
+		f.ids = []int64{}
+	}
 	return d, err
 }
 

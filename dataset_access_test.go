@@ -416,7 +416,7 @@ func (w *hiddenWalk) act(dataset string, isHidden bool) {
 	case 2:
 		c.must(200, "PATCH", dataset, map[string]any{"name": map[bool]string{true: "zebra", false: "open"}[isHidden] + unique})
 	case 3:
-		c.must(200, "PATCH", dataset, map[string]any{"description": unique})
+		c.must(200, "PATCH", dataset, map[string]any{"description": unique, "about": map[string]any{"keywords": []string{word, "shared"}, "surveyed_from": "2024-01-01"}})
 	case 4, 5:
 		code := findingKinds()[w.random.IntN(len(findingKinds()))].code
 		c.do("POST", dataset+"/accepted-findings", map[string]any{"code": code, "path": unique + "/", "note": unique})
@@ -488,6 +488,9 @@ func (w *hiddenWalk) ask() map[string]answer {
 	for _, more := range []string{
 		"/api/v1/files?total=1", "/api/v1/files?total=1&q=okapi", "/api/v1/files?point=7.1,45.9", "/api/v1/files?bbox=-180,-90,180,90&total=1",
 		"/api/v1/files?sort=-resolution", "/api/v1/files?sort=-modified&limit=2",
+		"/api/v1/files?total=1&keyword=shared", "/api/v1/files?total=1&surveyed_until=2024-12-31&size_min=1", "/api/v1/files?keyword=gnus&total=1",
+		"/api/v1/datasets?keyword=shared", "/api/v1/datasets?q=gnus", "/datasets?keyword=shared", "/files?keyword=shared", "/files?sample_type=int16",
+		"/api/v1/files?total=1&intersects=" + url.QueryEscape(`{"type":"Polygon","coordinates":[[[-179,-89],[179,-89],[179,89],[-179,89],[-179,-89]]]}`),
 		"/api/v1/datasets?name=zebra2", "/api/v1/datasets?limit=1", stacPath + "/search?limit=1",
 		stacPath + "/search?collections=" + hidden, stacPath + "/search?limit=1000&ids=" + strings.Join(files, ","),
 		stacPath + "/search?bbox=-180,-90,180,90", stacPath + "/search?datetime=../2100-01-01T00:00:00Z",

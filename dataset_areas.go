@@ -308,19 +308,17 @@ func findInArea(
 	}
 }
 
-// countItems returns how many files match a filter whose area, if any, is its box. It returns nil
-// if they are too many to count.
-func countItems(ctx context.Context, q querier, f fileFilter) (*int64, error) {
+// countInArea returns how many files match the filter, also its area. If more than maxHits match
+// without the area, it returns the estimate of countFiles. With isBox, the area is the filter's
+// box.
+func countInArea(ctx context.Context, q querier, f fileFilter, isBox bool) (*listTotal, error) {
 	total, err := countFiles(ctx, q, f)
-	if err != nil || total.TotalIsEstimate {
-		return nil, err
-	}
-	if f.area == nil {
-		return &total.Total, nil
+	if f.area == nil || err != nil || total.TotalIsEstimate {
+		return total, err
 	}
 
-	// Files whose box only meets the filter's box do not count if their footprint lies outside.
-	f.isPartly = true
+	// A file does not count if its footprint lies outside. Its box lies partly outside a box then.
+	f.isPartly = isBox
 	candidates, err := listFiles(ctx, q, f, firstFile(), maxHits)
 	for _, file := range candidates {
 		if ctx.Err() != nil {
@@ -330,10 +328,9 @@ func countItems(ctx context.Context, q querier, f fileFilter) (*int64, error) {
 			total.Total--
 		}
 	}
-	if total.Total < 0 || err != nil { // files have been stored between the two statements
-		return nil, err
-	}
-	return &total.Total, nil
+	total.TotalIsEstimate = total.Total < 0 // files have been stored between the two statements
+	total.Total = max(0, total.Total)
+	return total, err
 }
 
 // edgesMeet reports whether an edge of a polygon meets an edge of a ring.

@@ -132,12 +132,20 @@ type fileFilter struct {
 	status    *string
 	format    *string
 	crs       *string // a code, or the name in the file
-	part      *string // a pattern for a part of the path, as foldPattern makes it
-	prefix    *string // the path begins with it
-	warned    bool    // only files with warnings
-	ids       []int64 // of files; nil: all
-	datasets  []int64 // see selectVisible; nil: none
-	since     *int64  // the first and the last modification time, in nanoseconds since 1970
+	vertical  *string // "none": files that state none; also of the next two
+	sample    *string
+	nodata    *string
+	part      *string  // a pattern for a part of the path, as foldPattern makes it
+	prefix    *string  // the path begins with it
+	warned    bool     // only files with warnings
+	finest    *float64 // the least and the greatest resolution_m
+	coarsest  *float64
+	smallest  *float64 // the least and the greatest size in bytes
+	largest   *float64
+	ids       []int64       // of files; nil: all
+	datasets  []int64       // see selectVisible; nil: none
+	of        datasetFilter // of datasets
+	since     *int64        // the first and the last modification time, in nanoseconds since 1970
 	until     *int64
 	box       *mapBox // nil: anywhere; east is at least west, and more than 180 if the box crosses 180°
 	isPoint   bool    // the box is a point, and the rasters themselves must cover it
@@ -155,7 +163,8 @@ const (
 )
 
 // fileFilters are the query parameters of a fileFilter.
-const fileFilters = "bbox point status format crs q path warnings"
+const fileFilters = "bbox point intersects status format crs vertical_crs sample_type nodata q path warnings " +
+	"resolution_min resolution_max size_min size_max keyword surveyed_from surveyed_until"
 
 // order returns sort or, without it, the order for a point or by path.
 func (f fileFilter) order() string {
@@ -188,18 +197,26 @@ func foldPattern(text string) string {
 
 // readFileFilter reads a fileFilter from the query. It selects from no dataset yet.
 func readFileFilter(query url.Values) (fileFilter, error) {
+	var v invalid
 	f := fileFilter{
-		status:  optional(query, "status"),
-		format:  optional(query, "format"),
-		crs:     optional(query, "crs"),
-		part:    optional(query, "q"),
-		prefix:  optional(query, "path"),
-		warned:  query.Get("warnings") == "1",
-		isPoint: query.Has("point"),
-		sort:    query.Get("sort"),
+		status:   optional(query, "status"),
+		format:   optional(query, "format"),
+		crs:      optional(query, "crs"),
+		vertical: optional(query, "vertical_crs"),
+		sample:   optional(query, "sample_type"),
+		nodata:   optional(query, "nodata"),
+		part:     v.pattern(query, "q"),
+		prefix:   optional(query, "path"),
+		warned:   query.Get("warnings") == "1",
+		finest:   v.number(query, "resolution_min"),
+		coarsest: v.number(query, "resolution_max"),
+		smallest: v.number(query, "size_min"),
+		largest:  v.number(query, "size_max"),
+		of:       readDatasetFilter(&v, query),
+		isPoint:  query.Has("point"),
+		sort:     query.Get("sort"),
 	}
 
-	var v invalid
 	orders := []string{
 		"",
 		sortPath,
@@ -221,15 +238,6 @@ func readFileFilter(query url.Values) (fileFilter, error) {
 		)
 	}
 
-	if f.part != nil {
-		v.check(
-			utf8.RuneCountInString(*f.part) <= 255,
-			"q", fieldTooLong,
-			"must have at most 255 characters",
-		)
-		f.part = new(foldPattern(*f.part))
-	}
-
 	statuses := fileStatuses()
 	v.check(
 		f.status == nil || slices.Contains(statuses, *f.status),
@@ -244,15 +252,63 @@ func readFileFilter(query url.Values) (fileFilter, error) {
 	)
 
 	var err error
-	if f.isPoint {
+	switch {
+	case query.Has("intersects"):
+		err = f.readArea(&v, query)
+	case f.isPoint:
 		f.box, err = readBox(&v, "point", query.Get("point"), 2)
-	} else if query.Has("bbox") {
+	case query.Has("bbox"):
 		f.box, err = readBox(&v, "bbox", query.Get("bbox"), 4)
 	}
 	if err != nil {
 		return f, err
 	}
 	return f, v.err()
+}
+
+// pattern returns a pattern for the text in a parameter, as foldPattern makes it, or nil without
+// the parameter.
+func (v *invalid) pattern(query url.Values, name string) *string {
+	text := optional(query, name)
+	if text == nil {
+		return nil
+	}
+	v.check(utf8.RuneCountInString(*text) <= 255, name, fieldTooLong, "must have at most 255 characters")
+	return new(foldPattern(*text))
+}
+
+// number returns the number in a parameter, or nil without the parameter.
+func (v *invalid) number(query url.Values, name string) *float64 {
+	text := optional(query, name)
+	if text == nil {
+		return nil
+	}
+	n, err := strconv.ParseFloat(*text, 64)
+	v.check(err == nil && isFinite(n) && n >= 0, name, fieldMalformed, "must be a number, at least 0")
+	return &n
+}
+
+// readArea reads the area and its box from the parameter intersects.
+func (f *fileFilter) readArea(v *invalid, query url.Values) (err error) {
+	if query.Has("bbox") || query.Has("point") {
+		return malformed(codeExclusive, "intersects cannot be used together with bbox or point.")
+	}
+
+	box, within, ok := readGeometry(query.Get("intersects"), maxCorners)
+	if !ok {
+		return malformed(
+			codeWrongType,
+			"intersects must be a GeoJSON geometry of at most %d corners.",
+			maxCorners,
+		)
+	}
+
+	f.area = within
+	f.box, err = readBox(v, "intersects", box, 4)
+	if err == nil {
+		f.box = f.box.widened()
+	}
+	return err
 }
 
 // readBox reads the box of a parameter: west, south, east and north or, if size is 2, the longitude
@@ -325,6 +381,14 @@ func (c *catalogue) pathFile(r *http.Request) (file datasetFile, err error) {
 
 // listFiles answers GET /api/v1/datasets/{id}/files, and GET /api/v1/files for all datasets.
 func (c *catalogue) listFiles(w http.ResponseWriter, r *http.Request) error {
+	// An area is compared with files on a core of the request's own.
+	if r.URL.Query().Has("intersects") {
+		err := callerOf(r).slots.acquire(r.Context(), heavy)
+		if err != nil {
+			return err
+		}
+	}
+
 	_, f, err := c.pathFilter(r)
 	if err != nil {
 		return err
@@ -334,7 +398,7 @@ func (c *catalogue) listFiles(w http.ResponseWriter, r *http.Request) error {
 		return findFiles(r.Context(), c.core.db, f, after, limit)
 	}
 	count := func() (*listTotal, error) {
-		return countFiles(r.Context(), c.core.db, f)
+		return countInArea(r.Context(), c.core.db, f, false)
 	}
 	return writeList(c.core, w, r, firstFile(), find, f.key, count)
 }
@@ -371,8 +435,8 @@ func (f fileFilter) key(file datasetFile) []string {
 	}
 }
 
-// findFiles returns up to limit files after the keys in after. For a point it compares the files of
-// the box one by one. It ignores the filter's area: see findInArea.
+// findFiles returns up to limit files after the keys in after. For a point or an area it compares
+// the files of the box one by one, until there are enough: findInArea may give up before.
 func findFiles(
 	ctx context.Context,
 	q querier,
@@ -390,7 +454,9 @@ func findFiles(
 			if ctx.Err() != nil {
 				return nil, ctx.Err()
 			}
-			if !f.isPoint || file.contains(f.box.West, f.box.South) {
+			isApart := f.area != nil && !f.area.meetsFile(file.extent)
+			isBeside := f.isPoint && !file.contains(f.box.West, f.box.South)
+			if !isApart && !isBeside {
 				found = append(found, file)
 			}
 		}
@@ -400,7 +466,7 @@ func findFiles(
 			return found[:min(limit, len(found))], err
 		}
 		after = f.key(candidates[len(candidates)-1])
-		batch = min(2*batch, 4000)
+		batch = min(2*batch, maxHits)
 	}
 }
 
@@ -415,6 +481,13 @@ const (
 			AND (@status::text IS NULL OR f.status = @status)
 			AND (@format::text IS NULL OR f.format = @format)
 			AND (@crs::text IS NULL OR f.crs = upper(@crs) OR f.crs_name = @crs)
+			AND (@vertical::text IS NULL OR coalesce(f.vertical_crs, 'none') IN (@vertical, upper(@vertical)))
+			AND (@sample::text IS NULL OR coalesce(f.sample_type, 'none') = @sample)
+			AND (@nodata::text IS NULL OR coalesce(f.nodata, 'none') = @nodata)
+			AND (@finest::float8 IS NULL OR f.resolution_m >= @finest)
+			AND (@coarsest::float8 IS NULL OR f.resolution_m <= @coarsest)
+			AND (@smallest::float8 IS NULL OR f.size_bytes >= @smallest)
+			AND (@largest::float8 IS NULL OR f.size_bytes <= @largest)
 			AND (@part::text IS NULL OR f.path ~ @part)
 			AND (@prefix::text IS NULL OR f.path ^@ @prefix)
 			AND (@warned::boolean IS NOT TRUE OR f.warnings <> '{}')
@@ -468,6 +541,13 @@ func (f fileFilter) args(after []string, limit int) pgx.NamedArgs {
 		"status":   f.status,
 		"format":   f.format,
 		"crs":      f.crs,
+		"vertical": f.vertical,
+		"sample":   f.sample,
+		"nodata":   f.nodata,
+		"finest":   f.finest,
+		"coarsest": f.coarsest,
+		"smallest": f.smallest,
+		"largest":  f.largest,
 		"part":     f.part,
 		"prefix":   f.prefix,
 		"warned":   f.warned,
@@ -561,8 +641,8 @@ func listFiles(
 }
 
 // countFiles returns how many files match the filter. The number is exact up to maxHits; above, it
-// is an estimate of the database from its statistics. countFiles ignores the filter's area. The
-// statements are planned for their values.
+// is an estimate of the database from its statistics. countFiles ignores the filter's area: see
+// countInArea. The statements are planned for their values.
 func countFiles(ctx context.Context, q querier, f fileFilter) (*listTotal, error) {
 	const matching = `
 		SELECT

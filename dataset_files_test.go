@@ -470,6 +470,10 @@ func TestFileLists(t *testing.T) {
 		if i%11 == 0 {
 			files[i].ResolutionM = nil
 		}
+		files[i].SizeBytes = int64(i) * 1000
+		files[i].VerticalCRS = []*string{nil, new("EPSG:7837"), new("Local height")}[i%3]
+		files[i].SampleType = []*string{nil, new("float32"), new("int16"), new("float32")}[i%4]
+		files[i].Nodata = []*string{new("-9999"), nil, new("-32768"), new("0"), nil}[i%5]
 	}
 	dataset := ts.addFiles("one", files)
 	ts.addFiles("two", files[:100])
@@ -489,6 +493,15 @@ func TestFileLists(t *testing.T) {
 		return func(m ElevationDatasetFileMeta) bool { return strings.Contains(strings.ToLower(m.Path), part) }
 	}
 	byPath := func(a, b ElevationDatasetFileMeta) int { return cmp.Compare(a.Path, b.Path) }
+	is := func(field func(ElevationDatasetFileMeta) *string, want string) func(ElevationDatasetFileMeta) bool {
+		return func(m ElevationDatasetFileMeta) bool { return value(field(m)) == want }
+	}
+	vertical := func(m ElevationDatasetFileMeta) *string { return m.VerticalCRS }
+	sampleType := func(m ElevationDatasetFileMeta) *string { return m.SampleType }
+	nodata := func(m ElevationDatasetFileMeta) *string { return m.Nodata }
+	const triangle = `{"type":"Polygon","coordinates":[[[-60,-40],[100,-30],[10,70],[-60,-40]]]}`
+	_, within, _ := readGeometry(triangle, maxCorners)
+	meetsTriangle := func(m ElevationDatasetFileMeta) bool { return within.meets(m.footprint()) }
 	for _, test := range []struct {
 		query string
 		keep  func(ElevationDatasetFileMeta) bool
@@ -502,6 +515,26 @@ func TestFileLists(t *testing.T) {
 		{"&path=" + url.QueryEscape("höhe/d1"), func(m ElevationDatasetFileMeta) bool { return strings.HasPrefix(m.Path, "höhe/d1") }, byPath},
 		{"&warnings=1", func(m ElevationDatasetFileMeta) bool { return len(m.Warnings) > 0 }, byPath},
 		{"&sort=path&q=d3", has("d3"), byPath},
+		{"&vertical_crs=epsg:7837", is(vertical, "EPSG:7837"), byPath},
+		{"&vertical_crs=Local+height", is(vertical, "Local height"), byPath},
+		{"&vertical_crs=none", is(vertical, ""), byPath},
+		{"&sample_type=float32", is(sampleType, "float32"), byPath},
+		{"&sample_type=none", is(sampleType, ""), byPath},
+		{"&nodata=-9999", is(nodata, "-9999"), byPath},
+		{"&nodata=none", is(nodata, ""), byPath},
+		{"&resolution_min=500&resolution_max=2e3", func(m ElevationDatasetFileMeta) bool {
+			return m.ResolutionM != nil && *m.ResolutionM >= 500 && *m.ResolutionM <= 2000
+		}, byPath},
+		{"&resolution_min=0", func(m ElevationDatasetFileMeta) bool { return m.ResolutionM != nil }, byPath},
+		{"&size_min=100000&size_max=200000", func(m ElevationDatasetFileMeta) bool {
+			return m.SizeBytes >= 100_000 && m.SizeBytes <= 200_000
+		}, byPath},
+		{"&sort=-modified&intersects=" + url.QueryEscape(triangle), meetsTriangle, func(a, b ElevationDatasetFileMeta) int {
+			return b.ModifiedAt.Compare(a.ModifiedAt.Time)
+		}},
+		{"&sample_type=int16&intersects=" + url.QueryEscape(triangle), func(m ElevationDatasetFileMeta) bool {
+			return value(m.SampleType) == "int16" && meetsTriangle(m)
+		}, byPath},
 		{"&sort=-resolution", every, func(a, b ElevationDatasetFileMeta) int {
 			return cmp.Compare(value(b.ResolutionM), value(a.ResolutionM))
 		}},
@@ -532,7 +565,8 @@ func TestFileLists(t *testing.T) {
 	if a := c.must(200, "GET", "/api/v1/files?limit=1&total=1&q=HOHE", nil); a.number("total") != len(list("/api/v1/files?q=hohe&limit=500")) {
 		t.Errorf("total %v", a.json["total"])
 	}
-	for _, wrong := range []string{"sort=size", "warnings=2", "total=yes", "q=" + strings.Repeat("a", 256)} {
+	for _, wrong := range []string{"sort=size", "warnings=2", "total=yes", "q=" + strings.Repeat("a", 256),
+		"resolution_min=-1", "resolution_max=x", "size_min=NaN", "size_max=Inf", "size_max=", "surveyed_from=2024", "surveyed_until=2024-13-01"} {
 		c.refused(422, "invalid", "GET", fmt.Sprintf("/api/v1/datasets/%d/files?%s", dataset, wrong), nil)
 	}
 }

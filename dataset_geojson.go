@@ -77,28 +77,26 @@ func (c *catalogue) getFootprints(w http.ResponseWriter, r *http.Request) error 
 // eachFile calls emit for each file that matches the filter. It holds a connection only for each
 // batch of rows.
 func (c *catalogue) eachFile(r *http.Request, f fileFilter, emit func(datasetFile) error) error {
-	find := func(after []string, limit int) (files []datasetFile, err error) {
+	find := func(after []string, limit int) (files []datasetFile, next []string, err error) {
 		err = withPoolSlot(r, slow, func(ctx context.Context) (err error) {
-			files, err = findFiles(ctx, c.core.db, f, after, limit)
+			files, next, err = findItems(ctx, c.core.db, f, after, limit)
 			return err
 		})
-		return files, err
+		return files, next, err
 	}
-	return readInBatches(f, find, emit)
+	return readInBatches(find, emit)
 }
 
-// readInBatches calls emit for each file that find returns. find reads up to limit files after the
-// keys in after, as findFiles does.
+// readInBatches calls emit for each file that find returns. find is findItems for some filter.
 func readInBatches(
-	f fileFilter,
-	find func(after []string, limit int) ([]datasetFile, error),
+	find func(after []string, limit int) (files []datasetFile, next []string, err error),
 	emit func(datasetFile) error,
 ) error {
 	const batch = 1000
 
 	after := firstFile()
 	for {
-		files, err := find(after, batch)
+		files, next, err := find(after, batch)
 		if err != nil {
 			return err
 		}
@@ -108,10 +106,10 @@ func readInBatches(
 				return err
 			}
 		}
-		if len(files) < batch {
+		if next == nil {
 			return nil
 		}
-		after = f.key(files[batch-1])
+		after = next
 	}
 }
 

@@ -85,7 +85,7 @@ func inJSON(next handler) handler {
 
 // getSTAC answers GET /api/v1/stac, the landing page and catalogue, with a child for each dataset.
 func (c *catalogue) getSTAC(w http.ResponseWriter, r *http.Request) error {
-	datasets, err := listDatasets(r.Context(), c.core.db, actorOf(r), "", nil, math.MaxInt32)
+	datasets, err := listDatasets(r.Context(), c.core.db, actorOf(r), datasetFilter{}, "", math.MaxInt32)
 	if err != nil {
 		return err
 	}

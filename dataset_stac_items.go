@@ -88,7 +88,7 @@ func (c *catalogue) itemOf(r *http.Request, f datasetFile) object {
 }
 
 // itemFilters are the parameters of a search.
-const itemFilters = fileFilters + " limit cursor datetime ids collections intersects"
+const itemFilters = fileFilters + " limit cursor datetime ids collections"
 
 // getItem answers GET /api/v1/stac/collections/{id}/items/{file}.
 func (c *catalogue) getItem(w http.ResponseWriter, r *http.Request) error {
@@ -136,6 +136,11 @@ func readSearch(r *http.Request) (query url.Values, body map[string]json.RawMess
 		"ids":         "array of strings",
 		"collections": "array of strings",
 		"intersects":  "object",
+
+		"resolution_min": "number",
+		"resolution_max": "number",
+		"size_min":       "number",
+		"size_max":       "number",
 	}
 	query = url.Values{}
 	for _, name := range slices.Sorted(maps.Keys(body)) {
@@ -246,12 +251,12 @@ func (c *catalogue) searchItems(w http.ResponseWriter, r *http.Request) error {
 	if isAll {
 		answer["numberMatched"] = len(files)
 	} else if !query.Has("intersects") {
-		total, err := countItems(r.Context(), c.core.db, f)
+		total, err := countInArea(r.Context(), c.core.db, f, true)
 		if err != nil {
 			return err
 		}
-		if total != nil {
-			answer["numberMatched"] = *total
+		if !total.TotalIsEstimate {
+			answer["numberMatched"] = total.Total
 		}
 	}
 
@@ -358,9 +363,9 @@ func findItems(
 	return files, next, err
 }
 
-// readItemFilter reads the parameters of a search: those of a fileFilter, and datetime, ids,
-// collections and intersects of STAC API, Item Search. Without status it selects files with an
-// extent.
+// readItemFilter reads the parameters of a search: those of a fileFilter, and datetime, ids and
+// collections of STAC API, Item Search. A box is an area, too. Without status it selects files
+// with an extent.
 func readItemFilter(query url.Values) (fileFilter, error) {
 	selection := maps.Clone(query)
 	selection.Set("sort", sortPath)
@@ -373,33 +378,13 @@ func readItemFilter(query url.Values) (fileFilter, error) {
 		selection.Set("bbox", box)
 	}
 
-	var within area
-	if text := query.Get("intersects"); text != "" {
-		if query.Has("bbox") || query.Has("point") {
-			return fileFilter{}, malformed(
-				codeExclusive,
-				"intersects cannot be used together with bbox or point.",
-			)
-		}
-
-		value, a, ok := readGeometry(text, maxCorners)
-		if !ok {
-			return fileFilter{}, malformed(
-				codeWrongType,
-				"intersects must be a GeoJSON geometry of at most %d corners.",
-				maxCorners,
-			)
-		}
-		selection.Set("bbox", value)
-		within = a
+	if query.Get("intersects") == "" {
+		selection.Del("intersects")
 	}
 
 	f, err := readFileFilter(selection)
 	if query.Has("bbox") && err == nil {
-		within = areaOf(*f.box)
-	}
-	if within != nil && err == nil {
-		f.area = within
+		f.area = areaOf(*f.box)
 		f.box = f.box.widened()
 	}
 	f.ids = idList(query, "ids")

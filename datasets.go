@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -66,13 +67,75 @@ type datasetItem struct {
 	Report resultOverview `json:"report"`
 }
 
-// listDatasets answers GET /api/v1/datasets, ordered by name; with name, only that dataset.
+// datasetFilter selects the datasets that meet every condition that is set.
+type datasetFilter struct {
+	name          *string
+	part          *string // a pattern for a part of the name, title or description
+	keyword       *string // a pattern for a whole keyword
+	surveyedFrom  *string // the survey ended on this day or later
+	surveyedUntil *string // the survey began on this day or before
+}
+
+// datasetMatches is SQL for whether a row of datasets meets the conditions. The parameters $1 to $6
+// are the result of datasetFilter.args. Days compare as text. A dataset that does not say when it
+// was surveyed does not match a day.
+const datasetMatches = `
+	($2::text IS NULL OR name = $2)
+	AND ($3::text IS NULL OR concat_ws(E'\n', name, about ->> 'title', description) ~ $3)
+	AND ($4::text IS NULL OR EXISTS (
+		SELECT
+		FROM jsonb_array_elements_text(about -> 'keywords') keyword
+		WHERE keyword ~ $4
+	))
+	AND ($5::text IS NULL OR nullif(about ->> 'surveyed_until', '') >= $5)
+	AND ($6::text IS NULL OR nullif(about ->> 'surveyed_from', '') <= $6)`
+
+// args returns the parameters $1 to $6 of a statement with isVisible and datasetMatches.
+func (f datasetFilter) args(by actor) []any {
+	return []any{
+		sightOf(by),
+		f.name,
+		f.part,
+		f.keyword,
+		f.surveyedFrom,
+		f.surveyedUntil,
+	}
+}
+
+// readDatasetFilter reads the conditions about keywords and the survey from the query. It notes in
+// v if one is malformed.
+func readDatasetFilter(v *invalid, query url.Values) datasetFilter {
+	f := datasetFilter{
+		keyword:       v.pattern(query, "keyword"),
+		surveyedFrom:  optional(query, "surveyed_from"),
+		surveyedUntil: optional(query, "surveyed_until"),
+	}
+	if f.keyword != nil {
+		f.keyword = new("^" + *f.keyword + "$")
+	}
+
+	for _, name := range [...]string{"surveyed_from", "surveyed_until"} {
+		_, err := time.Parse(time.DateOnly, query.Get(name))
+		v.check(err == nil || !query.Has(name), name, fieldMalformed, "must be a day such as 2026-01-31")
+	}
+	return f
+}
+
+// listDatasets answers GET /api/v1/datasets, ordered by name.
 func (c *catalogue) listDatasets(w http.ResponseWriter, r *http.Request) error {
-	name := optional(r.URL.Query(), "name")
 	by := actorOf(r)
+	query := r.URL.Query()
+
+	var v invalid
+	f := readDatasetFilter(&v, query)
+	f.name = optional(query, "name")
+	f.part = v.pattern(query, "q")
+	if err := v.err(); err != nil {
+		return err
+	}
 
 	list := func(after []string, limit int) ([]datasetItem, error) {
-		datasets, err := listDatasets(r.Context(), c.core.db, by, after[0], name, limit)
+		datasets, err := listDatasets(r.Context(), c.core.db, by, f, after[0], limit)
 		if err != nil {
 			return nil, err
 		}
@@ -96,23 +159,24 @@ func (c *catalogue) listDatasets(w http.ResponseWriter, r *http.Request) error {
 	return writeList(c.core, w, r, []string{""}, list, key)
 }
 
-// listDatasets returns the datasets that the actor may see, with names after a given one, ordered
-// by name; with name, only that dataset.
+// listDatasets returns the datasets that the actor may see and that match the filter, with names
+// after a given one, ordered by name.
 func listDatasets(
 	ctx context.Context,
 	q querier,
 	by actor,
+	f datasetFilter,
 	after string,
-	name *string,
 	limit int,
 ) ([]dataset, error) {
 	const query = `
 		SELECT ` + datasetColumns + `
 		FROM datasets
-		WHERE ` + isVisible + ` AND name > $2 AND ($3::text IS NULL OR name = $3)
+		WHERE ` + isVisible + ` AND name > $7 AND ` + datasetMatches + `
 		ORDER BY name
-		LIMIT $4`
-	return collect[dataset](ctx, q, "list datasets", query, sightOf(by), after, name, limit)
+		LIMIT $8`
+	args := append(f.args(by), after, limit)
+	return collect[dataset](ctx, q, "list datasets", query, args...)
 }
 
 // datasetRequest is the body of POST /api/v1/datasets.

@@ -210,7 +210,7 @@ func TestComputingEnds(t *testing.T) {
 	}
 
 	ts.addChecked("tiles", files)
-	d := must(listDatasets(t.Context(), ts.db, operatorActor(), "", nil, 1))[0]
+	d := must(listDatasets(t.Context(), ts.db, operatorActor(), datasetFilter{}, "", 1))[0]
 	grids := must(storedGrids(t.Context(), ts.db, d.ID))
 	details := must(summarizeDataset(t.Context(), ts.db, d))
 	over, cancel := context.WithTimeout(t.Context(), 0)

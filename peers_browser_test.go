@@ -344,7 +344,7 @@ func TestPeerBrowserScripts(t *testing.T) {
 // browserPages returns the paths of all pages for people.
 func browserPages(ts *testServer) []string {
 	return []string{"/", "/inbox", "/account", "/account/totp", "/messages", "/messages/new", "/messages/1", "/users", "/users/" + userID(ts, "root"), "/roles", "/audit",
-		"/datasets", "/datasets/1", "/datasets/1?point=7.5,45.9", "/datasets/1/files", "/datasets/1/analyses/1", "/datasets/1/report", "/nowhere"}
+		"/datasets", "/datasets/1", "/datasets/1?point=7.5,45.9", "/datasets/1/files", "/files", "/datasets/1/analyses/1", "/datasets/1/report", "/nowhere"}
 }
 
 // axe is the source of axe-core, fetched once.

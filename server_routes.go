@@ -64,7 +64,7 @@ func datasetRoutes(c *catalogue) []route {
 	return []route{
 		reads("/api/v1/datasets", datasetRead,
 			c.listDatasets, quick,
-			paged, "name"),
+			paged, "name q keyword surveyed_from surveyed_until"),
 		changes("POST /api/v1/datasets", datasetManage,
 			withBody(c.createDataset), slow, large),
 		reads("/api/v1/datasets/{id}", datasetRead,
