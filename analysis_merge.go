@@ -412,40 +412,82 @@ func (a *analyzer) doBatch(ctx context.Context, t task, b batch) error {
 	return a.storeBatch(ctx, t, b)
 }
 
-// readFiles sets the rows of the files of a batch. A file whose reading hangs becomes unreadable,
-// and another goroutine continues after it. If the dataset's directory hangs when it is opened, no
-// file is at fault, and readFiles returns errHangs.
+// readFiles sets the rows of the files of a batch. A file whose reading hangs becomes unreadable.
 func (a *analyzer) readFiles(ctx context.Context, t task, b batch) error {
-	for files := b.files; len(files) > 0; {
-		todo := slices.Clone(files) // an abandoned goroutine keeps its own
-		var opened atomic.Int64     // 1 once the dataset's directory is open
-		err := a.runDetached(ctx, &opened, func(_ context.Context, send func(func() error) error) error {
+	todo := slices.Clone(b.files) // an abandoned goroutine keeps its own
+
+	read := func(r *detachedReader, i int) (store func() error, err error) {
+		var row *ElevationDatasetFileMeta
+		if r.root != nil {
+			row = r.readRow(todo[i].entry, b.isDeadly)
+		}
+		return func() error {
+			b.files[i].row = row
+			return nil
+		}, nil
+	}
+
+	hangs := func(i int) error {
+		b.files[i].row = new(todo[i].unread(a.core.now(), fileStatusUnreadable,
+			"reading it did not end within %v", a.core.patience))
+		return nil
+	}
+
+	return a.readDetached(ctx, t, len(todo), read, hangs)
+}
+
+// detachedReader reads files in a goroutine of runDetached. Its root is nil if the dataset's
+// directory is missing, and that is intended.
+type detachedReader struct {
+	*fileReader
+	ctx      context.Context // ends when the goroutine is abandoned
+	progress *atomic.Int64   // see runDetached
+	send     func(func() error) error
+}
+
+// readDetached calls read for the files 0 to n-1, in a goroutine that is abandoned when a file
+// hangs. The function that read returns runs in the caller's goroutine. For a file that hangs, it
+// calls hangs, and another goroutine continues after it. If the dataset's directory hangs when it
+// is opened, no file is at fault, and readDetached returns errHangs.
+func (a *analyzer) readDetached(ctx context.Context, t task, n int,
+	read func(r *detachedReader, i int) (store func() error, err error), hangs func(i int) error) error {
+	for next := 0; next < n; next++ {
+		first := next
+		var progress atomic.Int64
+		var opened atomic.Bool // the dataset's directory is open
+		err := a.runDetached(ctx, &progress, func(detached context.Context, send func(func() error) error) error {
 			root, err := a.openDataset(t, true)
 			if err != nil {
 				return err
 			}
 
-			opened.Store(1)
+			progress.Add(1)
+			opened.Store(true)
 
-			fr := &fileReader{
-				root:   root,
-				now:    a.core.now,
-				before: a.beforeRead,
-				listed: true,
+			r := &detachedReader{
+				fileReader: &fileReader{
+					root:   root,
+					now:    a.core.now,
+					before: a.beforeRead,
+					listed: true,
+				},
+				ctx:      detached,
+				progress: &progress,
+				send:     send,
 			}
-			if root != nil { // else the directory is missing, which is intended
-				defer fr.close()
+			if root != nil {
+				defer r.close()
 			}
 
-			for _, f := range todo {
-				if root != nil {
-					f.row = fr.readRow(f.entry, b.isDeadly)
+			for i := first; i < n; i++ {
+				store, err := read(r, i)
+				if err != nil {
+					return err
 				}
 
-				err := send(func() error {
-					files[0].row = f.row
-					files = files[1:]
-					return nil
+				err = send(func() error {
+					next = i + 1
+					return store()
 				})
 				if err != nil {
 					return err
@@ -458,14 +500,14 @@ func (a *analyzer) readFiles(ctx context.Context, t task, b batch) error {
 			return nil
 		}
 
-		isFileAtFault := errors.Is(err, errHangs) && opened.Load() == 1 && len(files) > 0
+		isFileAtFault := errors.Is(err, errHangs) && opened.Load() && next < n
 		if !isFileAtFault || a.hung.Load() >= maxHung {
 			return err
 		}
 
-		files[0].row = new(files[0].unread(a.core.now(), fileStatusUnreadable,
-			"reading it did not end within %v", a.core.patience))
-		files = files[1:]
+		if err := hangs(next); err != nil {
+			return err
+		}
 	}
 
 	return nil
