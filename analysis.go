@@ -20,6 +20,7 @@ type analysis struct {
 	DatasetID      int64  `json:"dataset_id"`
 	State          string `json:"state"`
 	Force          bool   `json:"force"`
+	Checksums      bool   `json:"checksums"`   // files are compared with lists of checksums
 	ChecksOnly     bool   `json:"checks_only"` // it only checks the rows that there are
 	analysisCounts `json:"counts"`
 	progress       `json:"progress"`
@@ -48,6 +49,9 @@ type progress struct {
 	Done        int64  `json:"done"`         // files whose row is stored
 	Expected    *int64 `json:"expected"`     // files of the last analysis, if there was one; at the end all files
 	SecondsLeft *int64 `json:"seconds_left"` // an estimate; null if there is none
+
+	BytesRead     int64  `json:"bytes_read"`     // of contents, for checksums
+	BytesExpected *int64 `json:"bytes_expected"` // null before contents are read
 }
 
 // The states of an analysis: queued, reading, checking, then one of the last three.
@@ -66,7 +70,10 @@ const analysisColumns = `
 	a.dataset_id,
 	a.state,
 	a.force,
+	a.checksums,
 	a.checks_only,
+	a.bytes_read,
+	a.bytes_expected,
 	a.total,
 	a.added,
 	a.changed,
@@ -86,6 +93,10 @@ const analysisColumns = `
 		WHEN a.expected > 0 THEN greatest(a.expected, a.total)
 	END AS expected,
 	CASE
+		WHEN a.state = 'reading' AND a.step = 'contents' THEN (
+			extract(epoch FROM now() - a.contents_at)
+			* (a.bytes_expected / nullif(a.bytes_read, 0)::float8 - 1)
+		)::bigint
 		WHEN a.state = 'reading' AND a.expected > 0 THEN (
 			extract(epoch FROM now() - a.started_at)
 			* (greatest(a.expected, a.total) / nullif(a.total, 0)::float8 - 1)
@@ -99,17 +110,14 @@ func analysisPath(datasetID, id int64) string {
 
 // createAnalysis answers POST /api/v1/datasets/{id}/analyses; the body may be left out.
 func (a *analyzer) createAnalysis(w http.ResponseWriter, r *http.Request) error {
-	var in struct {
-		Force bool `json:"force"`
-	}
-
+	var in analysisOptions
 	if r.ContentLength != 0 || r.Header.Get("Content-Type") != "" {
 		if err := decodeJSON(r, &in); err != nil {
 			return err
 		}
 	}
 
-	created, err := createAnalysis(r.Context(), a.core.db, actorOf(r), pathID(r, "id"), in.Force)
+	created, err := createAnalysis(r.Context(), a.core.db, actorOf(r), pathID(r, "id"), in)
 	if err != nil {
 		return err
 	}
@@ -119,14 +127,21 @@ func (a *analyzer) createAnalysis(w http.ResponseWriter, r *http.Request) error 
 	return writeJSON(w, http.StatusAccepted, created)
 }
 
+// analysisOptions are the options of an analysis.
+type analysisOptions struct {
+	Force     bool `json:"force"`
+	Checksums bool `json:"checksums"`
+}
+
 // createAnalysis queues an analysis. If one is running, the error is a 409, but an analysis that
 // only checks is canceled: the new one checks, too.
-func createAnalysis(ctx context.Context, db *pgxpool.Pool, by actor, datasetID int64, force bool) (
+func createAnalysis(ctx context.Context, db *pgxpool.Pool, by actor, datasetID int64, options analysisOptions) (
 	a analysis, err error) {
 	const query = `
 		INSERT INTO analyses AS a (
 			dataset_id,
 			force,
+			checksums,
 			requested_by,
 			expected
 		)
@@ -134,6 +149,7 @@ func createAnalysis(ctx context.Context, db *pgxpool.Pool, by actor, datasetID i
 			$1,
 			$2,
 			$3,
+			$4,
 			coalesce((
 				SELECT total
 				FROM analyses
@@ -171,10 +187,12 @@ func createAnalysis(ctx context.Context, db *pgxpool.Pool, by actor, datasetID i
 			return nil, nil, err
 		}
 
-		a, err = collectOne[analysis](ctx, tx, nil, "create analysis", query, d.ID, force, by.name)
+		a, err = collectOne[analysis](ctx, tx, nil, "create analysis", query,
+			d.ID, options.Force, options.Checksums, by.name)
 		audited := map[string]any{
-			"id":    a.ID,
-			"force": a.Force,
+			"id":        a.ID,
+			"force":     a.Force,
+			"checksums": a.Checksums,
 		}
 		return nil, audited, err
 	})

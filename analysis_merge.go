@@ -168,13 +168,16 @@ const (
 	maxChangesKept  = 2_000_000
 )
 
-// setStep stores that the next step of an analysis begins.
+// setStep stores that the next step of an analysis begins. It releases an analysis whose contents
+// are to be read, because another worker does that.
 func (a *analyzer) setStep(ctx context.Context, t task, step string) error {
 	const query = `
 		UPDATE analyses
 		SET
 			step = $3,
 			deaths = 0,
+			owner = CASE WHEN $3 <> 'contents' THEN owner END,
+			owner_token = CASE WHEN $3 <> 'contents' THEN owner_token END,
 			state = CASE WHEN $3 = 'check' THEN 'checking' ELSE state END
 		WHERE id = $1 AND owner_token = $2 AND finished_at IS NULL`
 	return changeAnalysis(ctx, a.db, t.AnalysisID, func(tx pgx.Tx) error {

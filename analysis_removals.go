@@ -291,7 +291,12 @@ func (a *analyzer) removeCandidates(ctx context.Context, t task) error {
 		}
 	}
 
-	return a.setStep(ctx, t, stepCheck)
+	if !t.Checksums {
+		return a.setStep(ctx, t, stepCheck)
+	}
+	err := a.setStep(ctx, t, stepContents)
+	wake(a.contents)
+	return err
 }
 
 // presence is the outcome of looking for a file.

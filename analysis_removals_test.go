@@ -250,7 +250,7 @@ func TestDeathsAfterTheMerge(t *testing.T) {
 	for step, deaths := range map[string]int{stepLook: maxDeaths, stepRemove: maxDeaths, stepMerge: 3*maxDeaths + 1} {
 		ts, c, location := startQueued(t)
 		ts.exec(`UPDATE analyses SET deaths = $1, step = $2`, deaths, step)
-		if _, err := ts.analyzer.work(t.Context(), false); err != nil {
+		if _, err := ts.analyzer.work(t.Context(), oldestAnalysis); err != nil {
 			t.Error(err)
 		}
 
@@ -387,7 +387,7 @@ func TestMendedPoison(t *testing.T) {
 				ctx, die := context.WithCancel(t.Context())
 				ended := make(chan bool)
 				go func() {
-					ts.analyzer.work(ctx, false)
+					ts.analyzer.work(ctx, oldestAnalysis)
 					close(ended)
 				}()
 				dying <- true
@@ -411,7 +411,7 @@ func TestMendedPoison(t *testing.T) {
 				}
 			}
 
-			if _, err := ts.analyzer.work(t.Context(), false); err != nil {
+			if _, err := ts.analyzer.work(t.Context(), oldestAnalysis); err != nil {
 				t.Error(err)
 			}
 
@@ -439,7 +439,7 @@ func TestStopIsNoDeath(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	stopped := make(chan bool)
 	go func() {
-		ts.analyzer.work(ctx, false)
+		ts.analyzer.work(ctx, oldestAnalysis)
 		close(stopped)
 	}()
 	<-reading

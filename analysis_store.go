@@ -176,6 +176,7 @@ func replaceRows(ctx context.Context, tx pgx.Tx, t task, files []batchFile) (
 			version = 0 // a later change may keep size and time, so the file is read again next time
 		}
 
+		f.keepDigests(before[f.Path], t)
 		names, row := f.row.stored()
 		columns = append(names,
 			"id",
@@ -204,6 +205,20 @@ func replaceRows(ctx context.Context, tx pgx.Tx, t task, files []batchFile) (
 	return before, nil
 }
 
+// keepDigests copies the digests of the row that the file had, unless the file may have changed
+// since, or the analysis is to compute them anew.
+func (f batchFile) keepDigests(old ElevationDatasetFileMeta, t task) {
+	isSame := old.SizeBytes == f.row.SizeBytes &&
+		old.ModifiedAt.Equal(f.row.ModifiedAt.Time) &&
+		f.known.Changed == f.row.changed &&
+		f.known.ReaderVersion != 0
+	isAnew := t.Force && t.Checksums
+	if isSame && !isAnew {
+		f.row.MD5 = old.MD5
+		f.row.SHA256 = old.SHA256
+	}
+}
+
 // removeRows deletes the rows with these paths, and returns them by path.
 func removeRows(ctx context.Context, tx pgx.Tx, datasetID int64, paths []string) (
 	map[string]ElevationDatasetFileMeta, error) {
@@ -225,10 +240,13 @@ func removeRows(ctx context.Context, tx pgx.Tx, datasetID int64, paths []string)
 	return before, nil
 }
 
-// sameContent reports whether two rows of a file are equal, but for the id and the time of reading.
+// sameContent reports whether two rows of a file are equal, but for the id, the time of reading and
+// the digests.
 func sameContent(a, b ElevationDatasetFileMeta) bool {
 	a.ID = b.ID
 	a.AnalyzedAt = b.AnalyzedAt
+	a.MD5 = b.MD5
+	a.SHA256 = b.SHA256
 	x, errA := json.Marshal(a)
 	y, errB := json.Marshal(b)
 

@@ -20,8 +20,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// analyzer does the work of analyses in this instance. It owns at most two at a time. All state is
-// in the database, so any instance may own any analysis, and any may be killed at any moment.
+// analyzer does the work of analyses in this instance. It owns at most three at a time. All state
+// is in the database, so any instance may own any analysis, and any may be killed at any moment.
 //
 // An analysis is claimed with a fencing token. The claim is a lease: it lasts while the owner
 // renews its row in instances (see deadInstances). Every write checks the token, so an owner that
@@ -37,6 +37,7 @@ type analyzer struct {
 
 	workers  int           // analyses that this instance owns at a time
 	queued   chan struct{} // has an element if a worker should look for an analysis now
+	contents chan struct{} // likewise, for the worker that reads contents
 	readers  int           // batches that are read and stored at a time
 	reading  *limiter      // slots for these batches
 	checking *limiter      // one dataset is checked at a time, because its rows are in memory
@@ -74,6 +75,7 @@ func newAnalyzer(core *core, catalogue *catalogue, instance string, tuning tunin
 		workers:    tuning.workers,
 		beforeRead: tuning.beforeRead,
 		queued:     make(chan struct{}, 1),
+		contents:   make(chan struct{}, 1),
 		readers:    readers,
 		reading:    newLimiter(readers, readers),
 		checking:   newLimiter(1, 1),
@@ -100,15 +102,25 @@ func (a *analyzer) run(ctx context.Context) {
 	})
 
 	for i := range a.workers {
+		duty := smallestAnalysis
+		queued := a.queued
+		switch i {
+		case 0:
+			duty = oldestAnalysis
+		case 1:
+			duty = onlyContents
+			queued = a.contents
+		}
+
 		all.Go(func() {
 			for ctx.Err() == nil {
-				if a.tryWork(ctx, i > 0) {
+				if a.tryWork(ctx, duty) {
 					continue
 				}
 
 				select {
 				case <-ctx.Done():
-				case <-a.queued:
+				case <-queued:
 				case <-time.After(idlePoll):
 				}
 			}
@@ -120,12 +132,12 @@ func (a *analyzer) run(ctx context.Context) {
 
 // tryWork works on an analysis, if there is one to be claimed. It reports whether the next one may
 // be tried at once.
-func (a *analyzer) tryWork(ctx context.Context, smallest bool) bool {
+func (a *analyzer) tryWork(ctx context.Context, duty duty) bool {
 	if a.hung.Load() >= maxHung {
 		return false
 	}
 
-	worked, err := a.work(ctx, smallest)
+	worked, err := a.work(ctx, duty)
 	if err == nil {
 		a.outage.Store(false)
 		return worked
@@ -232,6 +244,7 @@ type task struct {
 	DatasetID  int64
 	Path       string // of the dataset
 	Force      bool
+	Checksums  bool
 	Token      string // the fencing token: the claim is void once the row has another
 	Known      bool   // the dataset has rows
 	Step       string // stepMerge and so on
@@ -249,13 +262,26 @@ const (
 	stepLook   = "look"   // the files of the candidates are looked for
 	stepRemove = "remove" // the rows of the candidates go
 	stepCheck  = "check"  // the rows are checked
+
+	// With checksums, this step comes before the checks. The contents of files are read.
+	stepContents = "contents"
 )
 
-// claim claims an analysis without an owner: the oldest of those with the fewest failures or,
-// with smallest, the one with the fewest expected files. The second worker takes the smallest, so
-// that a small dataset need not wait for two large ones. It leaves analyses whose owners died to
-// the first worker, so that a process reads no more than one suspect.
-func (a *analyzer) claim(ctx context.Context, token string, smallest bool) ([]task, error) {
+// duty says which analyses a worker claims.
+type duty string
+
+// The duties of workers. One worker reads contents, which may take days, so that the others are
+// free for the other steps. Another takes the analysis with the fewest expected files, so that a
+// small dataset need not wait for two large ones. It leaves analyses whose owners died to the first
+// worker, so that a process reads no more than one suspect.
+const (
+	oldestAnalysis   duty = "oldest" // of those with the fewest failures
+	smallestAnalysis duty = "smallest"
+	onlyContents     duty = "contents"
+)
+
+// claim claims an analysis without an owner.
+func (a *analyzer) claim(ctx context.Context, token string, duty duty) ([]task, error) {
 	const query = `
 		UPDATE analyses a
 		SET
@@ -269,9 +295,10 @@ func (a *analyzer) claim(ctx context.Context, token string, smallest bool) ([]ta
 			FROM analyses a
 			WHERE a.finished_at IS NULL
 				AND a.owner IS NULL
-				AND (NOT $3 OR a.deaths = 0)
+				AND (a.step = 'contents') = ($3 = 'contents')
+				AND ($3 <> 'smallest' OR a.deaths = 0)
 				AND ` + mayOwn + `
-			ORDER BY a.failures, CASE WHEN $3 THEN a.expected END, a.id
+			ORDER BY a.failures, CASE WHEN $3 = 'smallest' THEN a.expected END, a.id
 			LIMIT 1
 			FOR UPDATE SKIP LOCKED
 		)
@@ -280,6 +307,7 @@ func (a *analyzer) claim(ctx context.Context, token string, smallest bool) ([]ta
 			a.dataset_id,
 			d.path,
 			a.force,
+			a.checksums,
 			a.owner_token::text AS token,
 			a.step,
 			a.failures,
@@ -295,19 +323,19 @@ func (a *analyzer) claim(ctx context.Context, token string, smallest bool) ([]ta
 				SELECT FROM elevation_dataset_file_meta f WHERE f.dataset_id = a.dataset_id
 			) AS known`
 
-	return collect[task](ctx, a.db, "claim analysis", query, a.instance, token, smallest)
+	return collect[task](ctx, a.db, "claim analysis", query, a.instance, token, duty)
 }
 
 // work claims an analysis, does it and settles it. It reports whether there was one. The context of
 // the work ends within a second after this instance lost the analysis or the analysis ended.
-func (a *analyzer) work(ctx context.Context, smallest bool) (worked bool, err error) {
+func (a *analyzer) work(ctx context.Context, duty duty) (worked bool, err error) {
 	var id [16]byte
 	rand.Read(id[:]) // never fails (crypto/rand)
 	token := uuidText(id)
 	a.held.Store(token, true)
 	defer a.held.Delete(token)
 
-	tasks, err := a.claim(ctx, token, smallest)
+	tasks, err := a.claim(ctx, token, duty)
 	if err != nil { // the claim may have been committed
 		a.release(ctx, token, false)
 	}
@@ -386,6 +414,15 @@ func (a *analyzer) analyze(ctx context.Context, t task) (err error) {
 		if err := a.removeCandidates(ctx, t); err != nil {
 			return err
 		}
+		if t.Checksums { // another worker goes on
+			return nil
+		}
+	}
+
+	if t.Step == stepContents {
+		if err := a.readContents(ctx, t); err != nil {
+			return err
+		}
 	}
 
 	return a.check(ctx, t)
@@ -425,7 +462,11 @@ const resultsAreCurrent = `
 	SELECT EXISTS (
 		SELECT
 		FROM dataset_results r
-		JOIN analyses a ON a.id = $2 AND NOT a.checks_only AND a.failure_code IS NULL AND a.warnings = '{}'
+		JOIN analyses a ON a.id = $2
+			AND NOT a.checks_only
+			AND NOT a.checksums
+			AND a.failure_code IS NULL
+			AND a.warnings = '{}'
 		WHERE r.dataset_id = $1
 			AND r.checks_version = $3
 			AND r.expected_at IS NOT DISTINCT FROM (SELECT updated_at FROM dataset_expectations WHERE dataset_id = $1)

@@ -184,8 +184,11 @@ func analyzeCommand(ctx context.Context, o invocation) error {
 // analyze has the running instances analyse a dataset. With wait, it joins an analysis that runs
 // already, and waits for the end.
 func (o invocation) analyze(ctx context.Context, d dataset, wait bool) error {
-	force := o.options.Has("force")
-	a, err := createAnalysis(ctx, o.db, operatorActor(), d.ID, force)
+	options := analysisOptions{
+		Force:     o.options.Has("force"),
+		Checksums: o.options.Has("checksums"),
+	}
+	a, err := createAnalysis(ctx, o.db, operatorActor(), d.ID, options)
 
 	// If another analysis of the dataset runs, a becomes that one.
 	p, ok := errors.AsType[*problem](err)
@@ -200,10 +203,16 @@ func (o invocation) analyze(ctx context.Context, d dataset, wait bool) error {
 	if isRunning && !wait {
 		return fmt.Errorf("analysis %d of %s is running already", a.ID, d.Name)
 	}
-	lacksForce := force && !a.Force
-	if isRunning && lacksForce {
-		return fmt.Errorf("analysis %d of %s is running already, without --force",
-			a.ID, d.Name)
+	lacks := ""
+	switch {
+	case options.Force && !a.Force:
+		lacks = "--force"
+	case options.Checksums && !a.Checksums:
+		lacks = "--checksums"
+	}
+	if isRunning && lacks != "" {
+		return fmt.Errorf("analysis %d of %s is running already, without %s",
+			a.ID, d.Name, lacks)
 	}
 	if !wait {
 		return o.print(nil, nil, "analysis %d of %s queued", a.ID, d.Name)
@@ -276,6 +285,9 @@ func (a *analysis) describe(name string) string {
 		line += plural(a.Done, "file")
 	} else {
 		line += fmt.Sprintf("%d of %s", a.Done, plural(*a.Expected, "file"))
+	}
+	if a.BytesExpected != nil {
+		line += fmt.Sprintf(", %d of %d MB of contents", a.BytesRead/1e6, *a.BytesExpected/1e6)
 	}
 
 	if a.SecondsLeft != nil {

@@ -224,10 +224,11 @@ func commands() []command {
 			"list the datasets: id, name, directory, state of the last analysis",
 		},
 		{
-			"dataset analyze", "DATASET [--wait] [--force]",
+			"dataset analyze", "DATASET [--wait] [--force] [--checksums]",
 			needDatabase, analyzeCommand,
 			"start an analysis or, with --wait, join the one that runs and wait for its end; " +
-				"--force removes the rows of files that are gone, even if most are",
+				"--force removes the rows of files that are gone, even if most are; " +
+				"--checksums compares the files with the lists of checksums beside and above them",
 		},
 		{
 			"dataset expect",

@@ -27,7 +27,8 @@ func (c *catalogue) getTable(w http.ResponseWriter, r *http.Request) error {
 		crs crs_name vertical_crs
 		minx miny maxx maxy
 		west south east north bbox_accuracy_m
-		resolution_m source warnings`
+		resolution_m source warnings
+		md5 sha256`
 
 	return writeStream(w, r, "text/csv; charset=utf-8", func(out io.Writer) error {
 		table := csv.NewWriter(out)
@@ -65,7 +66,7 @@ func csvRow(f datasetFile) []string {
 		cells = append(cells, corners...)
 	}
 
-	cells = append(cells, strings.Join(f.Warnings, "; "))
+	cells = append(cells, strings.Join(f.Warnings, "; "), csvCell(f.MD5), csvCell(f.SHA256))
 	for i := range cells {
 		cells[i] = harmlessCell(cells[i])
 	}

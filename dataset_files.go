@@ -26,6 +26,8 @@ type ElevationDatasetFileMeta struct {
 	ModifiedAt fileTime `json:"modified_at"`
 	extent
 	AnalyzedAt time.Time `json:"analyzed_at"`
+	MD5        *string   `json:"md5,omitzero"` // in hex; left out: not known
+	SHA256     *string   `json:"sha256,omitzero"`
 
 	changed   int64 // the file's st_ctime, in nanoseconds since 1970
 	unsettled bool  // not a regular file: what it is or leads to can change while its own size and time stay
@@ -45,7 +47,7 @@ func (t *fileTime) ScanInt64(ns pgtype.Int8) error {
 const fileColumns = ` id, path, size_bytes, modified_ns AS modified_at, analyzed_at, ` +
 	`format, status, reason, width, height, bands, sample_type, nodata, unit, scale, "offset", ` +
 	`compression, data_bytes, pixel_is, transform, native_bbox, crs, crs_definition, crs_name, ` +
-	`vertical_crs, bbox, bbox_accuracy_m, resolution_m, source, warnings, cog`
+	`vertical_crs, bbox, bbox_accuracy_m, resolution_m, source, warnings, cog, md5, sha256`
 
 // column is a column of the table of files, with the value of a file.
 type column struct {
@@ -96,6 +98,8 @@ func (m *ElevationDatasetFileMeta) stored() (names []string, values []any) {
 		column{"transform", m.Transform},
 		column{"crs_definition", m.CRSDefinition},
 		column{"warnings", m.Warnings},
+		column{"md5", m.MD5},
+		column{"sha256", m.SHA256},
 	)
 
 	for _, c := range all {

@@ -28,6 +28,7 @@ const (
 	findingNotExamined = "not_examined"
 
 	findingSpecification = "specification"
+	findingChecksum      = "checksum"
 )
 
 // Severities of findings.
@@ -46,6 +47,7 @@ func findingKinds() []findingKind {
 		{"unreadable", severe, "files that should be rasters cannot be read as such", "unreadable"},
 		{"no_extent", severe, "files have no georeference, or an unknown CRS", "without georeference or CRS"},
 		{"unread", severe, "files of formats that Cairn does not read, and half-finished copies", "not read"},
+		{findingChecksum, severe, "files contradict lists of checksums, or were not compared", "with a wrong checksum"},
 		{findingSpecification, severe, "files are not as specified", "not as specified"},
 		{findingMissing, severe, "tiles are missing between the others, or inside the boundary", "missing tile"},
 		{"far", severe, "files lie far from all others", "far away"},

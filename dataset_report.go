@@ -268,6 +268,11 @@ func (report folderReport) printContents(w io.Writer) {
 		fmt.Fprintf(w, "covered: about %.3g km²\n", report.Covered)
 	}
 
+	if c := report.Checksums; c != nil {
+		fmt.Fprintf(w, "checksums: %d of %s compared; %s not listed\n",
+			c.Compared, plural(c.Listed, "listed file"), plural(c.Unlisted, "other file"))
+	}
+
 	for _, a := range report.Accepted {
 		fmt.Fprintf(w, "accepted: %s (%d)\n", a.Code, a.Total)
 	}

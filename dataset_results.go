@@ -35,7 +35,8 @@ type resultSummary struct {
 	Contents []contentCount `json:"contents"`
 	Expected []expectedLine `json:"expected"`
 
-	NotExamined []string `json:"not_examined"` // sentences
+	Checksums   *checksumCounts `json:"checksums"`    // null: they were never compared
+	NotExamined []string        `json:"not_examined"` // sentences
 }
 
 // findingRow is a row of dataset_findings, before it is stored.
@@ -104,6 +105,10 @@ func findResults(ctx context.Context, q querier, d dataset, analysisID int64, co
 	}
 
 	if err := r.addNotExamined(ctx, q); err != nil {
+		return nil, err
+	}
+
+	if err := r.addChecksums(ctx, q, d.ID); err != nil {
 		return nil, err
 	}
 
@@ -220,11 +225,11 @@ func (r *results) addNotFound(ctx context.Context, q querier) error {
 		WHERE a.id = $1 AND a.checks_only`
 
 	first := `
-		SELECT path
+		SELECT path, 'the analysis did not find it; its row is kept' AS detail
 		FROM analysis_candidates
 		WHERE analysis_id = $1
 		UNION ALL
-		SELECT f.path` + fmt.Sprintf(former, "dataset_findings") + `
+		SELECT f.path, f.detail` + fmt.Sprintf(former, "dataset_findings") + `
 		ORDER BY path
 		LIMIT $2`
 
@@ -238,27 +243,32 @@ func (r *results) addNotFound(ctx context.Context, q querier) error {
 		UNION ALL
 		SELECT f.folder, f.total` + fmt.Sprintf(former, "dataset_finding_totals")
 
-	found, err := collect[struct{ Path string }](ctx, q, "list files not found", first, r.analysisID, maxFlaws)
+	return r.addFiles(ctx, q, findingNotFound, first, count, r.analysisID)
+}
+
+// addFiles adds the findings that the query first returns, at most maxFlaws, and their number in
+// each folder, which the query count returns. id is the first parameter of both.
+func (r *results) addFiles(ctx context.Context, q querier, code, first, count string, id int64) error {
+	found, err := collect[struct{ Path, Detail string }](ctx, q, "list "+code, first, id, maxFlaws)
 	if err != nil {
 		return err
 	}
 
-	const detail = "the analysis did not find it; its row is kept"
 	for _, f := range found {
 		r.findings = append(r.findings, findingRow{
-			code:   findingNotFound,
+			code:   code,
 			path:   f.Path,
 			folder: path.Dir(f.Path),
-			detail: detail,
+			detail: f.Detail,
 		})
 	}
 
 	totals, err := collect[struct {
 		Folder string
 		Total  int64
-	}](ctx, q, "count files not found", count, r.analysisID)
+	}](ctx, q, "count "+code, count, id)
 	for _, t := range totals {
-		r.totals = append(r.totals, findingTotal{findingNotFound, t.Folder, t.Total})
+		r.totals = append(r.totals, findingTotal{code, t.Folder, t.Total})
 	}
 
 	return err

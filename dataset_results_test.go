@@ -199,7 +199,7 @@ func TestCanceledWhileChecking(t *testing.T) {
 	dataset := c.addDataset("tiles")
 	location := c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
 	ctx := t.Context()
-	tasks := must(ts.analyzer.claim(ctx, "00000000-0000-4000-8000-000000000001", false))
+	tasks := must(ts.analyzer.claim(ctx, "00000000-0000-4000-8000-000000000001", oldestAnalysis))
 	if err := ts.analyzer.merge(ctx, tasks[0]); err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +216,7 @@ func TestCanceledWhileChecking(t *testing.T) {
 	if a := c.must(200, "GET", dataset+"/report", nil); a.text("verdict") != notChecked || a.text("running") != stateChecking {
 		t.Errorf("before the next owner: %s", a.body)
 	}
-	if _, err := ts.analyzer.work(ctx, false); err != nil {
+	if _, err := ts.analyzer.work(ctx, oldestAnalysis); err != nil {
 		t.Fatal(err)
 	}
 	if a := c.must(200, "GET", location, nil); a.text("state") != stateSucceeded || counts(a) != [6]int{5, 5, 0, 0, 0, 1} {

@@ -64,6 +64,17 @@ func (c *catalogue) itemOf(r *http.Request, f datasetFile) object {
 		properties["proj:shape"] = []int64{*f.Height, *f.Width}
 	}
 
+	data := object{
+		"href":      href,
+		"type":      mediaType(f.extent),
+		"title":     f.Path,
+		"roles":     []string{"data"},
+		"file:size": f.SizeBytes,
+	}
+	if checksum := f.multihash(); checksum != "" {
+		data["file:checksum"] = checksum
+	}
+
 	item := featureOf(f.ElevationDatasetFileMeta, properties)
 	maps.Copy(item, object{
 		"stac_version":    "1.0.0",
@@ -76,13 +87,7 @@ func (c *catalogue) itemOf(r *http.Request, f datasetFile) object {
 			stacLink("parent", collection, typeJSON),
 			stacLink("collection", collection, typeJSON),
 		},
-		"assets": object{"data": object{
-			"href":      href,
-			"type":      mediaType(f.extent),
-			"title":     f.Path,
-			"roles":     []string{"data"},
-			"file:size": f.SizeBytes,
-		}},
+		"assets": object{"data": data},
 	})
 	return item
 }

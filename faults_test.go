@@ -283,7 +283,7 @@ func TestOverlongNames(t *testing.T) {
 		f.Close()
 	}
 	location := c.must(202, "POST", c.addDataset("d")+"/analyses", nil).header.Get("Location")
-	if _, err := ts.analyzer.work(t.Context(), false); err != nil {
+	if _, err := ts.analyzer.work(t.Context(), oldestAnalysis); err != nil {
 		t.Fatal(err)
 	}
 	a := c.must(200, "GET", location, nil)

@@ -267,7 +267,7 @@ func defaultOptions() options {
 			patience:   30 * time.Second,
 			leaseTTL:   10 * time.Second,
 			batchSize:  1000,
-			workers:    2,
+			workers:    3,
 			beforeRead: func(string) {},
 		},
 		started: func(*server) {},

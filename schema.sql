@@ -347,3 +347,7 @@ DROP TABLE audit_breaks;
 -- migration 6: version 1.0.0, fifth step
 
 -- This migration changes no table of accounts.
+
+-- migration 7: version 1.0.0, sixth step
+
+-- This migration changes no table of accounts.

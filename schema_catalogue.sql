@@ -401,3 +401,36 @@ ALTER TABLE datasets ADD COLUMN requires text COLLATE "C" NOT NULL DEFAULT '';
 
 -- The description of a dataset by its team, in JSON: see datasetAbout.
 ALTER TABLE datasets ADD COLUMN about jsonb NOT NULL DEFAULT '{"providers": [], "keywords": []}';
+
+-- migration 7: version 1.0.0, sixth step
+
+-- An analysis with checksums has one more step, contents: it reads the files whose checksums are
+-- listed. It has read bytes_read bytes of bytes_expected since contents_at.
+ALTER TABLE analyses
+  ADD COLUMN checksums      boolean NOT NULL DEFAULT false,
+  ADD COLUMN bytes_read     bigint  NOT NULL DEFAULT 0,
+  ADD COLUMN bytes_expected bigint,
+  ADD COLUMN contents_at    timestamptz;
+
+-- The digests of a file, in hex; null: not known. They go with the row if the file changes.
+-- content_fault says why the content could not be read, or which line of a list is wrong. is_list:
+-- the file is a list of checksums, and listed_checksums has its lines.
+ALTER TABLE elevation_dataset_file_meta
+  ADD COLUMN md5           text,
+  ADD COLUMN sha256        text,
+  ADD COLUMN content_fault text,
+  ADD COLUMN is_list       boolean NOT NULL DEFAULT false;
+
+-- The lines of lists of checksums. path is the path of the file that a line names. Lines count only
+-- while the row of their list has is_list.
+CREATE TABLE listed_checksums (
+  dataset_id bigint  NOT NULL REFERENCES datasets ON DELETE CASCADE,
+  list       text    COLLATE "C" NOT NULL,
+  line       integer NOT NULL,
+  path       text    COLLATE "C" NOT NULL,
+  algorithm  text    NOT NULL,
+  digest     text    NOT NULL,
+  PRIMARY KEY (dataset_id, list, line),
+  CONSTRAINT listed_checksums_algorithm_check CHECK (algorithm IN ('MD5', 'SHA256'))
+);
+CREATE INDEX listed_checksums_path_idx ON listed_checksums (dataset_id, path);

@@ -1,0 +1,321 @@
+package main
+
+import (
+	"context"
+	"crypto/md5"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// contentFile is a file whose content is to be read, with its size and times as in its row.
+type contentFile struct {
+	ID       int64
+	Path     string
+	Size     int64
+	Modified int64
+	Changed  int64
+	MD5      bool // to be computed
+	SHA256   bool
+}
+
+// contentFound is what is stored of a content in the row of its file.
+type contentFound struct {
+	md5    *string // nil: as before
+	sha256 *string
+	fault  string // why it could not be read; of a list: which line is wrong
+	isList bool
+	lines  []listedChecksum // of the list
+	bytes  int64            // that were read, and are not yet counted
+}
+
+// contentColumns is SQL for the columns of a contentFile f, but for the digests.
+const contentColumns = `
+	f.id,
+	f.path,
+	f.size_bytes AS size,
+	f.modified_ns AS modified,
+	f.changed_ns AS changed`
+
+// undigested is SQL for the files f of dataset $1 that have a listed checksum, and no digest to
+// compare it with.
+const undigested = `
+	FROM elevation_dataset_file_meta f
+	WHERE dataset_id = $1 AND status <> 'unreadable' AND EXISTS (
+		SELECT
+		FROM listed_checksums c
+		WHERE c.dataset_id = $1
+			AND c.path = f.path
+			AND CASE c.algorithm WHEN 'MD5' THEN f.md5 ELSE f.sha256 END IS NULL
+	)`
+
+// readContents is the step stepContents. It reads the lists of checksums that are new or changed,
+// then the listed files whose digests are not known. What it finds of a file is stored at once. So
+// another owner goes on where this one has died, and an unchanged file is never read again.
+func (a *analyzer) readContents(ctx context.Context, t task) error {
+	const lists = `
+		SELECT` + contentColumns + `,
+			false AS md5,
+			false AS sha256
+		FROM elevation_dataset_file_meta f
+		WHERE dataset_id = $1 AND path > $2 AND NOT is_list AND status <> 'unreadable' AND ` + isChecksumList + `
+		ORDER BY path
+		LIMIT $3`
+
+	const forget = `
+		DELETE FROM listed_checksums c
+		WHERE dataset_id = $1 AND NOT EXISTS (
+			SELECT FROM elevation_dataset_file_meta WHERE dataset_id = $1 AND path = c.list AND is_list
+		)`
+
+	const expect = `
+		UPDATE analyses
+		SET
+			contents_at = coalesce(contents_at, now()),
+			bytes_expected = bytes_read + (
+				SELECT least(coalesce(sum(f.size_bytes), 0), 4e18)::bigint` + undigested + `
+			)
+		WHERE id = $2 AND owner_token = $3 AND finished_at IS NULL`
+
+	const listed = `
+		SELECT` + contentColumns + `,
+			md5 IS NULL AND EXISTS (
+				SELECT FROM listed_checksums WHERE dataset_id = $1 AND path = f.path AND algorithm = 'MD5'
+			) AS md5,
+			sha256 IS NULL AND EXISTS (
+				SELECT FROM listed_checksums WHERE dataset_id = $1 AND path = f.path AND algorithm = 'SHA256'
+			) AS sha256` + undigested + ` AND path > $2
+		ORDER BY path
+		LIMIT $3`
+
+	if err := a.eachContent(ctx, t, lists, a.readList); err != nil {
+		return err
+	}
+
+	if _, err := execute(ctx, a.db, "forget lists", forget, t.DatasetID); err != nil {
+		return err
+	}
+
+	if _, err := execute(ctx, a.db, "count bytes", expect, t.DatasetID, t.AnalysisID, t.Token); err != nil {
+		return err
+	}
+
+	if err := a.eachContent(ctx, t, listed, a.digestFile); err != nil {
+		return err
+	}
+
+	return a.setStep(ctx, t, stepCheck)
+}
+
+// eachContent calls read for each file that the query finds, and stores what it returns. A file
+// that cannot be read, or whose reading hangs, gets a fault. A file that has changed gets none: the
+// next analysis reads it anew.
+func (a *analyzer) eachContent(ctx context.Context, t task, query string,
+	read func(context.Context, task, *detachedReader, contentFile) (contentFound, error)) error {
+	readPage := func(files []contentFile) error {
+		// Meanwhile there is one reader less for other files.
+		release, err := a.reading.acquire(ctx, t.Token)
+		if err != nil {
+			return err
+		}
+		defer release()
+
+		readOne := func(r *detachedReader, i int) (store func() error, err error) {
+			found, err := read(ctx, t, r, files[i])
+			switch {
+			case r.ctx.Err() != nil:
+				return nil, r.ctx.Err()
+			case errors.Is(err, errChanged):
+				return func() error { return nil }, nil
+			case err != nil:
+				found = contentFound{fault: "its content cannot be read: " + reasonOf(err)}
+			}
+			return func() error { return a.storeContent(ctx, t, files[i], found) }, nil
+		}
+
+		hangs := func(i int) error {
+			fault := fmt.Sprintf("its content cannot be read: no answer within %v", a.core.patience)
+			return a.storeContent(ctx, t, files[i], contentFound{fault: fault})
+		}
+
+		return a.readDetached(ctx, t, len(files), readOne, hangs)
+	}
+
+	for after := ""; ; {
+		files, err := collect[contentFile](ctx, a.db, "list contents", query, t.DatasetID, after, a.batchSize)
+		if err != nil || len(files) == 0 {
+			return err
+		}
+
+		if err := readPage(files); err != nil {
+			return err
+		}
+		after = files[len(files)-1].Path
+	}
+}
+
+// readContent calls use with the content of a file. It returns errChanged if the file is not that
+// of its row, before or after: then use may have seen any content.
+func (r *detachedReader) readContent(f contentFile, use func(io.Reader) error) error {
+	if r.root == nil {
+		return errChanged
+	}
+
+	r.before("content of " + f.Path)
+	e := entry{Path: f.Path, Size: f.Size}
+	file, opened, err := r.open(e)
+	if isMissing(err) {
+		return errChanged
+	}
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+
+	isOfRow := opened.Size == f.Size && opened.Modified == f.Modified && opened.Changed == f.Changed
+	if !isOfRow {
+		return errChanged
+	}
+
+	if err := use(blockReader{r, io.NewSectionReader(file, 0, f.Size)}); err != nil {
+		return err
+	}
+
+	again, now, err := r.open(e)
+	if err != nil {
+		return errChanged
+	}
+	again.Close()
+	if now != opened {
+		return errChanged
+	}
+	return nil
+}
+
+// blockReader reads a content until the context of its reader ends. It notes the progress.
+type blockReader struct {
+	r       *detachedReader
+	content io.Reader
+}
+
+// Read implements io.Reader.
+func (b blockReader) Read(p []byte) (int, error) {
+	if err := b.r.ctx.Err(); err != nil {
+		return 0, err
+	}
+
+	n, err := b.content.Read(p)
+	b.r.progress.Add(1)
+	return n, err
+}
+
+// readList reads a list of checksums.
+func (a *analyzer) readList(_ context.Context, _ task, r *detachedReader, f contentFile) (
+	found contentFound, err error) {
+	found.isList = true
+	if f.Size > maxListBytes {
+		found.fault = fmt.Sprintf("the list is too long: it has more than %d bytes", maxListBytes)
+		return found, nil
+	}
+
+	list, err := decodePath(f.Path)
+	if err != nil {
+		return found, err
+	}
+
+	err = r.readContent(f, func(content io.Reader) (err error) {
+		found.lines, found.fault, err = readChecksums(list, content)
+		return err
+	})
+	return found, err
+}
+
+// digestFile computes the digests of a file that are wanted.
+func (a *analyzer) digestFile(ctx context.Context, t task, r *detachedReader, f contentFile) (
+	found contentFound, err error) {
+	byMD5 := md5.New()
+	bySHA256 := sha256.New()
+	var wanted []io.Writer
+	if f.MD5 {
+		wanted = append(wanted, byMD5)
+	}
+	if f.SHA256 {
+		wanted = append(wanted, bySHA256)
+	}
+
+	// Of a large file, the bytes are counted after each part.
+	const part = 256 << 20
+	block := make([]byte, 256<<10)
+	err = r.readContent(f, func(content io.Reader) error {
+		for {
+			n, err := content.Read(block)
+			io.MultiWriter(wanted...).Write(block[:n]) // a hash returns no error
+			found.bytes += int64(n)
+			if err == io.EOF {
+				return nil
+			}
+
+			if err == nil && found.bytes >= part {
+				counted := contentFound{bytes: found.bytes}
+				found.bytes = 0
+				err = r.send(func() error { return a.storeContent(ctx, t, f, counted) })
+			}
+			if err != nil {
+				return err
+			}
+		}
+	})
+
+	if f.MD5 {
+		found.md5 = new(hex.EncodeToString(byMD5.Sum(nil)))
+	}
+	if f.SHA256 {
+		found.sha256 = new(hex.EncodeToString(bySHA256.Sum(nil)))
+	}
+	return found, err
+}
+
+// storeContent stores what was found of a content. A list keeps its fault when its digest is
+// stored. Deaths count from here on, because only owners that store nothing get no further.
+func (a *analyzer) storeContent(ctx context.Context, t task, f contentFile, found contentFound) error {
+	const count = `
+		UPDATE analyses
+		SET bytes_read = bytes_read + $3, deaths = 0
+		WHERE id = $1 AND owner_token = $2 AND finished_at IS NULL`
+
+	const store = `
+		UPDATE elevation_dataset_file_meta
+		SET
+			md5 = coalesce($2, md5),
+			sha256 = coalesce($3, sha256),
+			content_fault = CASE WHEN is_list AND $4 = '' THEN content_fault ELSE nullif($4, '') END,
+			is_list = is_list OR $5
+		WHERE id = $1`
+
+	const forget = `DELETE FROM listed_checksums WHERE dataset_id = $1 AND list = $2`
+
+	return changeAnalysis(ctx, a.db, t.AnalysisID, func(tx pgx.Tx) error {
+		if err := oneRow(ctx, tx, "count bytes", count, t.AnalysisID, t.Token, found.bytes); err != nil {
+			return err
+		}
+
+		_, err := execute(ctx, tx, "store content", store, f.ID, found.md5, found.sha256, found.fault, found.isList)
+		if err != nil || !found.isList {
+			return err
+		}
+
+		if _, err := execute(ctx, tx, "forget lines", forget, t.DatasetID, f.Path); err != nil {
+			return err
+		}
+
+		var rows [][]any
+		for _, c := range found.lines {
+			rows = append(rows, []any{t.DatasetID, f.Path, c.line, c.path, c.algorithm, c.digest})
+		}
+		return copyRows(ctx, tx, "listed_checksums", rows, "list", "line", "path", "algorithm", "digest")
+	})
+}

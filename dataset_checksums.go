@@ -1,0 +1,126 @@
+package main
+
+import "context"
+
+// checksumCounts says how many files were compared with lists of checksums.
+type checksumCounts struct {
+	Listed   int64 `json:"listed"`   // files that are named in a list
+	Compared int64 `json:"compared"` // of these, files whose digest is known
+	Unlisted int64 `json:"unlisted"` // files that no list names, without the lists
+}
+
+// listedFiles is SQL for the files of dataset $1 that lists of checksums name, a row for each
+// algorithm, with the row f of the file if there is one. least and greatest are the statements with
+// the smallest and the largest digest: all lists agree if these digests are the same.
+const listedFiles = `
+	WITH listed AS MATERIALIZED (
+		SELECT
+			c.path,
+			c.algorithm,
+			min(c.digest) AS digest,
+			max(c.digest) AS other,
+			min(format('%s (%s, line %s)', c.digest, c.list, c.line)) AS statement,
+			max(format('%s (%s, line %s)', c.digest, c.list, c.line)) AS other_statement
+		FROM listed_checksums c
+		JOIN elevation_dataset_file_meta l ON l.dataset_id = $1 AND l.path = c.list AND l.is_list
+		WHERE c.dataset_id = $1
+		GROUP BY c.path, c.algorithm
+	), files AS MATERIALIZED (
+		SELECT
+			l.*,
+			f.id,
+			CASE l.algorithm WHEN 'MD5' THEN f.md5 ELSE f.sha256 END AS found
+		FROM listed l
+		LEFT JOIN elevation_dataset_file_meta f ON f.dataset_id = $1 AND f.path = l.path
+	)`
+
+// checksumFindings is SQL for the findings of the checksums of dataset $1.
+const checksumFindings = listedFiles + `, details AS (
+		SELECT path, content_fault AS detail
+		FROM elevation_dataset_file_meta
+		WHERE dataset_id = $1 AND content_fault IS NOT NULL
+		UNION ALL
+		SELECT
+			path,
+			CASE
+				WHEN id IS NULL THEN
+					format('is not there, but listed with %s %s', algorithm, statement)
+				WHEN digest <> other THEN
+					format('is listed with different digests: %s %s and %s', algorithm, statement, other_statement)
+					|| coalesce('; it has ' || found, '')
+				ELSE format('has %s %s, but is listed with %s', algorithm, found, statement)
+			END
+		FROM files
+		WHERE id IS NULL OR digest <> other OR found <> digest
+	), findings AS MATERIALIZED (
+		SELECT path, string_agg(detail, '; ' ORDER BY detail) AS detail
+		FROM details
+		GROUP BY path
+	)`
+
+// addChecksums adds what the last analysis with checksums found, of files and lists that have not
+// changed since. It adds nothing to a dataset whose checksums were never compared.
+func (r *results) addChecksums(ctx context.Context, q querier, datasetID int64) error {
+	const wasAsked = `
+		SELECT EXISTS (
+			SELECT FROM analyses WHERE dataset_id = $1 AND checksums AND (state = 'succeeded' OR id = $2)
+		)`
+
+	const counts = listedFiles + `
+		SELECT
+			count(DISTINCT id) AS listed,
+			count(DISTINCT id) FILTER (WHERE found IS NOT NULL) AS compared,
+			(
+				SELECT count(*)
+				FROM elevation_dataset_file_meta f
+				WHERE dataset_id = $1 AND NOT is_list AND NOT EXISTS (
+					SELECT FROM listed WHERE path = f.path
+				)
+			) AS unlisted
+		FROM files`
+
+	const first = checksumFindings + `
+		SELECT path, detail
+		FROM findings
+		ORDER BY path
+		LIMIT $2`
+
+	const count = checksumFindings + `
+		SELECT
+			coalesce(nullif(regexp_replace(path, '/?[^/]*$', ''), ''), '.') AS folder,
+			count(*) AS total
+		FROM findings
+		GROUP BY folder`
+
+	asked, err := scalar[bool](ctx, q, "look for checksums", wasAsked, datasetID, r.analysisID)
+	if err == nil && !asked {
+		r.summary.NotExamined = append(r.summary.NotExamined, "Checksums were not compared.")
+	}
+	if err != nil || !asked {
+		return err
+	}
+
+	counted, err := collectOne[checksumCounts](ctx, q, nil, "count checksums", counts, datasetID)
+	if err != nil {
+		return err
+	}
+	r.summary.Checksums = &counted
+
+	return r.addFiles(ctx, q, findingChecksum, first, count, datasetID)
+}
+
+// multihash returns a digest of the file in the form of STAC's file:checksum: the code and the
+// length of the digest come before it (multiformats.io). It is "" if no digest is known.
+func (m *ElevationDatasetFileMeta) multihash() string {
+	const (
+		codeSHA256 = "1220"
+		codeMD5    = "d50110"
+	)
+	if m.SHA256 != nil {
+		return codeSHA256 + *m.SHA256
+	}
+	if m.MD5 != nil {
+		return codeMD5 + *m.MD5
+	}
+	return ""
+}
