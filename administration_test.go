@@ -34,7 +34,7 @@ func TestAdministratorsAtOnce(t *testing.T) {
 			ids[i] = ts.addUser(name, "all")
 			session := [16]byte{byte(round), byte(i), 1}
 			ts.exec(`INSERT INTO sessions (id, user_id, idle_expires_at, expires_at) VALUES ($1, $2, now() + interval '1 hour', now() + interval '1 hour')`, session, ids[i])
-			clients[i] = ts.client().as(ts.keys.Load().signAccess(ids[i], uuidText(session), time.Now(), time.Now().Add(time.Hour)))
+			clients[i] = ts.client().as(ts.keys.Load().signAccessToken(ids[i], uuidText(session), time.Now(), time.Now().Add(time.Hour)))
 		}
 		var statuses [2]int
 		var wg sync.WaitGroup

@@ -69,7 +69,7 @@ func (a *accounts) register(w http.ResponseWriter, r *http.Request) error {
 		}
 		return audit(ctx, tx, actorOf(r), "user.register", "user:"+created.Username, nil, created)
 	})
-	err = a.refundFault(ctx, counted, err)
+	err = a.refundIfFault(ctx, counted, err)
 	return writeCreated(w, created, "", err)
 }
 
@@ -192,7 +192,7 @@ func (a *accounts) writeTokens(w http.ResponseWriter, u user, sess session) erro
 	}
 
 	keys := a.core.keys.Load()
-	access := keys.signAccess(u.ID, uuidText(sess.SessionID), now, expires)
+	access := keys.signAccessToken(u.ID, uuidText(sess.SessionID), now, expires)
 	refresh := keys.keys[0].signRefresh(sess.SessionID, sess.Generation)
 	left := sess.SessionExpiresAt.Sub(now)
 	maxAge := max(1, int(left.Round(time.Second).Seconds()))
@@ -280,8 +280,6 @@ func (a *accounts) refresh(w http.ResponseWriter, r *http.Request) error {
 // access token name. A cookie of any generation will do: the holder of an old one could end the
 // session with a refresh, too.
 func (a *accounts) logout(w http.ResponseWriter, r *http.Request) error {
-	const named = `s.id = ANY ($7::uuid[])`
-
 	// A cookie or token that is not valid names no session.
 	ids := []string{}
 	for _, cookie := range r.CookiesNamed(a.cookieName(refreshCookieKind)) {
@@ -291,7 +289,7 @@ func (a *accounts) logout(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	if token, ok := bearerToken(r); ok {
-		claims, err := a.core.keys.Load().verifyAccess(token, a.core.now(), a.core.cfg.sessionMax)
+		claims, err := a.core.keys.Load().verifyAccessToken(token, a.core.now(), a.core.cfg.sessionMax)
 		if err == nil {
 			ids = append(ids, claims.SessionID)
 		}
@@ -299,7 +297,8 @@ func (a *accounts) logout(w http.ResponseWriter, r *http.Request) error {
 
 	// A logout of nothing does not need the database.
 	if len(ids) > 0 {
-		_, err := endSessions(r.Context(), a.core.db, actorOf(r), "session.logout", named, ids)
+		named := pgx.NamedArgs{"ids": ids}
+		_, err := endSessionsWhere(r.Context(), a.core.db, actorOf(r), "session.logout", `s.id = ANY (@ids::uuid[])`, named)
 		if err != nil {
 			return err
 		}
@@ -356,7 +355,7 @@ func (a *accounts) updateMe(w http.ResponseWriter, r *http.Request, in ownChange
 		current, err = getUser(ctx, tx, *by.id)
 		return err
 	})
-	err = a.refundFault(r.Context(), counted, err)
+	err = a.refundIfFault(r.Context(), counted, err)
 	return writeEntity(w, current, "", err)
 }
 

@@ -104,7 +104,7 @@ func (a *accounts) endOwnTokens(w http.ResponseWriter, r *http.Request) error {
 func checkAPIToken(v *invalid, known []string, name string, granted []string, now, expires time.Time) {
 	v.check(isLine(name, 1, 100), "name", fieldMalformed, "must be one line of 1 to 100 characters")
 	v.check(len(granted) > 0, "permissions", fieldMissing, "must name what the token may do")
-	v.permissions(known, granted)
+	v.checkPermissions(known, granted)
 	inRange := expires.After(now) && !expires.After(now.Add(maxTokenTTL))
 	v.check(inRange, "expires_at", fieldOutOfRange, "must be in the future, at most a year ahead")
 }

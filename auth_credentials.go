@@ -151,7 +151,7 @@ func (a *accounts) changePassword(w http.ResponseWriter, r *http.Request, in pas
 				return err
 			}
 		}
-		return endSessionsOf(ctx, tx, by, p.User.ID, p.CredentialID)
+		return endSessionsExcept(ctx, tx, by, p.User.ID, p.CredentialID)
 	}))
 }
 

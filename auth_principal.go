@@ -55,7 +55,7 @@ func withPoolSlot(r *http.Request, class class, do func(ctx context.Context) err
 // credential is the proof of identity in a request: the claims of a verified access token or
 // session cookie, or the hash of an API token.
 type credential struct {
-	accessClaims
+	tokenClaims
 	tokenHash []byte // SHA-256 of an API token; nil for a session
 }
 
@@ -105,7 +105,7 @@ func (a *accounts) headerCredential(r *http.Request, onPage bool) (c credential,
 	case strings.HasPrefix(token, apiTokenPrefix):
 		c.tokenHash, err = hashAPIToken(token)
 	case isBearer:
-		c.accessClaims, err = a.core.keys.Load().verifyAccess(token, a.core.now(), a.core.cfg.sessionMax)
+		c.tokenClaims, err = a.core.keys.Load().verifyAccessToken(token, a.core.now(), a.core.cfg.sessionMax)
 	default: // only an API token may be given as Basic
 		err = errToken
 	}

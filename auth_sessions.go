@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -38,9 +39,9 @@ func (a *accounts) endOwnSessions(w http.ResponseWriter, r *http.Request) error 
 	err := inTransaction(ctx, a.core.db, func(tx pgx.Tx) error {
 		return endOneOrAll(r, "session", "id", func(id *string) (int64, error) {
 			if id == nil {
-				return 0, endSessionsOf(ctx, tx, by, p.User.ID, p.CredentialID)
+				return 0, endSessionsExcept(ctx, tx, by, p.User.ID, p.CredentialID)
 			}
-			return endSession(ctx, tx, by, *id, p.User.ID)
+			return endOneSession(ctx, tx, by, *id, p.User.ID)
 		})
 	})
 	return writeDone(w, err)
@@ -111,10 +112,10 @@ func createSession(
 			s.id IN (
 				SELECT id
 				FROM sessions
-				WHERE user_id = $7
+				WHERE user_id = @user
 					AND ended_at IS NULL
 				ORDER BY least(idle_expires_at, expires_at) > now() DESC, created_at DESC, id DESC -- the expired last
-				OFFSET $8
+				OFFSET @most
 				LIMIT 1000
 			)`
 
@@ -138,7 +139,8 @@ func createSession(
 		if err := audit(ctx, tx, by, "session.login", "user:"+u.Username, nil, nil); err != nil {
 			return err
 		}
-		_, err = endSessions(ctx, tx, by, "session.end", oldest, u.ID, maxSessions)
+		named := pgx.NamedArgs{"user": u.ID, "most": maxSessions}
+		_, err = endSessionsWhere(ctx, tx, by, "session.end", oldest, named)
 		return err
 	})
 
@@ -170,11 +172,12 @@ type rotatedSession struct {
 //
 //   - It was replaced last, less than a grace period ago.
 //   - It was replaced in the latest burst, which began less than a grace period ago. A burst is a
-//     series of refreshes. If the burst is over, the next refresh starts a new one. Its start is
-//     the time of the refresh before, if there was one, so that it covers the generation that was
-//     replaced then. The start of a burst never moves.
+//     series of refreshes. The first refresh after the end of a burst starts a new burst. The
+//     refresh before it belongs to the new burst too, and is its beginning. The first refresh after
+//     a login has none before it, so the burst begins with itself. The beginning never moves.
 //
-// An example with a grace period of 10 seconds, and a login 8 seconds before the first refresh:
+// An example with a grace period of 10 seconds. The refresh at second 12 comes after the end of the
+// first burst, so the second burst begins with the refresh at second 9:
 //
 //	second  refresh  burst began  by the burst             as the last
 //	0       1 to 2   0            1 until second 10        1 until second 10
@@ -232,10 +235,11 @@ func rotateSession(
 
 	sess, err = collectOne[rotatedSession](ctx, db, errSessionEnded, "rotate session", rotate,
 		id, generation, cfg.refreshGrace, cfg.refreshTTL)
-	if err != errSessionEnded { // rotated, or failed
-		return sess, err
+	if err != errSessionEnded {
+		return sess, err // rotated, or failed
 	}
 
+	// No row: the session has ended, or this generation is not the current one.
 	sess, err = collectOne[rotatedSession](ctx, db, errSessionEnded, "look at session", look,
 		id, generation, cfg.refreshGrace)
 	if err != nil || sess.IsWithinGrace {
@@ -248,43 +252,52 @@ func rotateSession(
 		action = "session.lost"
 		ended = errSessionLost
 	}
-	if _, err := endSessions(ctx, db, by, action, `s.id = $7`, id); err != nil {
+	_, err = endSessionsWhere(ctx, db, by, action, `s.id = @id`, pgx.NamedArgs{"id": id})
+	if err != nil {
 		return sess, err
 	}
 	return sess, ended
 }
 
-// endSessionsOf ends the live sessions of a user, except one; "" excepts none. It locks the user's
+// endSessionsExcept ends the live sessions of a user, except one; "" excepts none. It locks the user's
 // row first, so that it waits for a login whose new session is not committed yet. If it excepts
 // none, it raises credential_version: a login that is under way finds that its credentials are old.
 // With an exception it does not: with a stolen session, a thief could otherwise make every login of
 // the owner fail.
-func endSessionsOf(ctx context.Context, tx pgx.Tx, by actor, userID, except string) error {
+func endSessionsExcept(ctx context.Context, tx pgx.Tx, by actor, userID, except string) error {
 	const lock = `
 		UPDATE users
 		SET credential_version = credential_version + CASE WHEN $2 = '' THEN 1 ELSE 0 END
 		WHERE id = $1`
-	const others = `s.user_id = $7 AND s.id IS DISTINCT FROM nullif($8, '')::uuid`
+	const others = `s.user_id = @user AND s.id IS DISTINCT FROM nullif(@except, '')::uuid`
 
 	if _, err := execute(ctx, tx, "stop logins", lock, userID, except); err != nil {
 		return err
 	}
-	_, err := endSessions(ctx, tx, by, "session.end", others, userID, except)
+	named := pgx.NamedArgs{"user": userID, "except": except}
+	_, err := endSessionsWhere(ctx, tx, by, "session.end", others, named)
 	return err
 }
 
-// endSession ends a session of that user, and returns how many it ended: 1 or 0.
-func endSession(ctx context.Context, tx pgx.Tx, by actor, id, userID string) (int64, error) {
-	return endSessions(ctx, tx, by, "session.end", `s.id = $7 AND s.user_id = $8`, id, userID)
+// endOneSession ends a session of that user, and returns how many it ended: 1 or 0.
+func endOneSession(ctx context.Context, tx pgx.Tx, by actor, id, userID string) (int64, error) {
+	named := pgx.NamedArgs{"id": id, "user": userID}
+	return endSessionsWhere(ctx, tx, by, "session.end", `s.id = @id AND s.user_id = @user`, named)
 }
 
-// endSessions ends the sessions s that have not ended and fulfil a condition, and returns how many.
-// Each gets an audit row with this action. The actor of a logout is the owner of the session, whose
-// cookie or token was shown. The condition is SQL. Its parameters begin at $7, because $1 to $6 are
-// those of the audit row. Sessions are
-// locked in the order of their ids, so that two changes that end sessions of one user wait for each
-// other.
-func endSessions(ctx context.Context, q querier, by actor, action, condition string, args ...any) (int64, error) {
+// endSessionsWhere ends the sessions s that have not ended and fulfil a condition, and returns how
+// many. The condition is SQL with these named parameters. Each session gets an audit row with this
+// action. The actor of a logout is the owner of the session, whose cookie or token was shown.
+// Sessions are locked in the order of their ids, so that two changes that end sessions of one user
+// wait for each other.
+func endSessionsWhere(
+	ctx context.Context,
+	q querier,
+	by actor,
+	action string,
+	condition string,
+	named pgx.NamedArgs,
+) (int64, error) {
 	const begin = `
 		WITH chosen AS (
 			SELECT s.id
@@ -298,7 +311,7 @@ func endSessions(ctx context.Context, q querier, by actor, action, condition str
 		ended AS (
 			UPDATE sessions s
 			SET ended_at = now(),
-				end_reason = $6
+				end_reason = @action
 			FROM users u
 			WHERE u.id = s.user_id
 				AND s.id IN (SELECT id FROM chosen)
@@ -306,23 +319,31 @@ func endSessions(ctx context.Context, q querier, by actor, action, condition str
 				s.id,
 				s.user_id,
 				u.username,
-				$6 = 'session.logout' AS is_logout
+				@action = 'session.logout' AS is_logout
 		)` + insertAudit + `
 		SELECT
-			CASE WHEN is_logout THEN user_id ELSE $1 END,
-			CASE WHEN is_logout THEN username ELSE $2 END,
-			CASE WHEN is_logout THEN 'session:' || id ELSE $3 END,
-			$4,
-			$5,
-			$6,
+			CASE WHEN is_logout THEN user_id ELSE @actor_id END,
+			CASE WHEN is_logout THEN username ELSE @actor END,
+			CASE WHEN is_logout THEN 'session:' || id ELSE @credential END,
+			@address,
+			@request_id,
+			@action,
 			'user:' || username,
 			jsonb_build_object('session', id),
 			NULL
 		FROM ended
 		ORDER BY id`
 
-	args = append([]any{by.id, by.name, by.credential, by.address, by.requestID, action}, args...)
-	return execute(ctx, q, "end sessions", begin+condition+end, args...)
+	args := pgx.NamedArgs{
+		"actor_id":   by.id,
+		"actor":      by.name,
+		"credential": by.credential,
+		"address":    by.address,
+		"request_id": by.requestID,
+		"action":     action,
+	}
+	maps.Copy(args, named)
+	return execute(ctx, q, "end sessions", begin+condition+end, args)
 }
 
 // endRestored is the part of a psql script that ends what a backup may bring back: all sessions and
@@ -338,8 +359,8 @@ const endRestored = `
 	WHERE NOT :keep_tokens;
 `
 
-// A browser's session ends after browserIdle without use; a look at a page that is open to all is
-// no use. At the latest it ends browserMax or CAIRN_SESSION_MAX after the login, whichever is less.
+// A browser's session ends after browserIdle without use. A look at a page that is open to all does
+// not count as use. At the latest it ends browserMax or CAIRN_SESSION_MAX after the login, whichever is less.
 const (
 	browserIdle = 24 * time.Hour
 	browserMax  = 30 * 24 * time.Hour
@@ -362,20 +383,23 @@ func (ring *keyring) verifySessionCookie(cookie string, now time.Time) (credenti
 	}
 
 	expires, err := strconv.ParseInt(parts[2], 10, 64)
+	if err != nil {
+		return credential{}, errToken
+	}
 	isSigned := ring.isSigned(cookie, func(k key) string {
 		return k.signSessionCookie(parts[0], parts[1], time.Unix(expires, 0))
 	})
 	isExpired := now.Unix() >= expires
-	if err != nil || !isSigned || isExpired {
+	if !isSigned || isExpired {
 		return credential{}, errToken
 	}
 
-	claims := accessClaims{
+	claims := tokenClaims{
 		SessionID: parts[0],
 		Subject:   parts[1],
 		ExpiresAt: expires,
 	}
-	return credential{accessClaims: claims}, nil
+	return credential{tokenClaims: claims}, nil
 }
 
 // readSessionCookie returns the credential in the request's session cookie, or the 401.
@@ -417,7 +441,8 @@ func (a *accounts) endBrowserSession(r *http.Request) error {
 		return nil // nothing to end
 	}
 
-	_, err = endSessions(r.Context(), a.core.db, actorOf(r), "session.logout", `s.id = $7`, c.SessionID)
+	named := pgx.NamedArgs{"id": c.SessionID}
+	_, err = endSessionsWhere(r.Context(), a.core.db, actorOf(r), "session.logout", `s.id = @id`, named)
 	return err
 }
 

@@ -152,7 +152,7 @@ func TestForeignTokens(t *testing.T) {
 	now := time.Now()
 	ts := startServer(t, func(o *options) { o.now = func() time.Time { return now } }) // no token expires meanwhile
 	c := ts.signIn("ada", "all")
-	claims, err := ts.keys.Load().verifyAccess(c.token, now, ts.cfg.sessionMax)
+	claims, err := ts.keys.Load().verifyAccessToken(c.token, now, ts.cfg.sessionMax)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +160,7 @@ func TestForeignTokens(t *testing.T) {
 	ring := &keyring{keys: append(slices.Clone(ts.keys.Load().keys), testRing(t, "second").keys...)}
 	ts.keys.Store(ring)
 	sign := func(user, session string) string {
-		return ring.signAccess(user, session, now, now.Add(time.Hour))
+		return ring.signAccessToken(user, session, now, now.Add(time.Hour))
 	}
 	hostile := hostileAccessTokens(t, ring, c.token, now)
 	hostile["another user's session"] = sign(other, claims.SessionID)

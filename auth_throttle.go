@@ -269,9 +269,9 @@ func (a *accounts) sendThrottles(ctx context.Context, batch *pgx.Batch) {
 	}
 }
 
-// refundFault returns err. If the server or a client that left ended the attempt, it takes back the
-// attempt. A refusal (4xx) stays counted.
-func (a *accounts) refundFault(ctx context.Context, counted attempt, err error) error {
+// refundIfFault takes an attempt back if err is a fault of the server, or if the client has left.
+// A refusal (4xx) stays counted. It returns err.
+func (a *accounts) refundIfFault(ctx context.Context, counted attempt, err error) error {
 	p, isProblem := errors.AsType[*problem](err)
 	isRefusal := isProblem && p.status < http.StatusInternalServerError
 	if err != nil && !isRefusal {
@@ -301,9 +301,14 @@ func (ring *keyring) resetThrottles(ctx context.Context, q querier, u user) erro
 }
 
 // throttledHash waits for a slot to hash, counts the attempt and runs work, which may hash one
-// password. A wrong password or code stays counted, as does the right password of a user who is not
-// active. A success restarts the counts, and any other end takes the attempt back. An attempt that
-// is throttled already does not wait. One that gets no slot (503) is not counted.
+// password. Then there are three cases:
+//
+//   - isSuccess: the counts restart.
+//   - A wrong password or code, or neither success nor error, such as the right password of a user
+//     who is not active: the attempt stays counted.
+//   - Any other error, such as a code that is missing, or a fault: the attempt is taken back.
+//
+// An attempt that must wait already is refused at once. One that gets no slot (503) is not counted.
 //
 // Each instance decides attempts at one login name from one network one after the other, so that
 // many right passwords at once do not count as many guesses. Instances do so independently: with
@@ -333,10 +338,10 @@ func (a *accounts) throttledHash(ctx context.Context, counted attempt, work func
 	leaveHasher() // another request can hash while this attempt is refunded
 
 	isWrongGuess := err == errWrongCredentials || err == errLoginCodeWrong
-	isOtherEnd := err != nil && !isWrongGuess
+	isUndecided := err != nil && !isWrongGuess
 	if isSuccess {
 		a.noteSuccess(ctx, counted)
-	} else if isOtherEnd {
+	} else if isUndecided {
 		a.refund(ctx, counted)
 	}
 	return err

@@ -28,9 +28,9 @@ const maxTokenLength = 1024
 // errToken stands for every reason to refuse a token. The client does not learn which.
 var errToken = errors.New("invalid token")
 
-// accessClaims are the claims of an access token (RFC 9068, without those that have no meaning
+// tokenClaims are the claims of an access token (RFC 9068, without those that have no meaning
 // here). They name the user and the session, never permissions: each request looks those up.
-type accessClaims struct {
+type tokenClaims struct {
 	Issuer    string `json:"iss"`
 	Audience  string `json:"aud"`
 	Subject   string `json:"sub"` // the user's id
@@ -40,9 +40,9 @@ type accessClaims struct {
 	ID        string `json:"jti"`
 }
 
-// signAccess returns an access token: a JWT (RFC 7519) signed with HS256 (RFC 7515).
-func (ring *keyring) signAccess(subject, sessionID string, issued, expires time.Time) string {
-	payload, _ := json.Marshal(accessClaims{ // text and numbers: there is no error
+// signAccessToken returns an access token: a JWT (RFC 7519) signed with HS256 (RFC 7515).
+func (ring *keyring) signAccessToken(subject, sessionID string, issued, expires time.Time) string {
+	payload, _ := json.Marshal(tokenClaims{ // text and numbers: there is no error
 		Issuer:    tokenIssuer,
 		Audience:  tokenIssuer,
 		Subject:   subject,
@@ -71,38 +71,38 @@ func (ring *keyring) isSigned(token string, sign func(k key) string) bool {
 // canonicalUUID matches the text form that uuidText returns.
 var canonicalUUID = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
-// verifyAccess returns the claims of an access token that one of the keys has signed and that is
+// verifyAccessToken returns the claims of an access token that one of the keys has signed and that is
 // valid at the time now, else errToken. longest is how long a session may last. Nothing is decoded
 // before the MAC has been compared. The header is not interpreted: it must be, byte for byte, the
 // one that the key signs. This rules out "alg":"none" and similar tricks (RFC 8725, section 3.1).
-// The payload, too, must be what signAccess writes for these claims, so that no claim passes
+// The payload, too, must be what signAccessToken writes for these claims, so that no claim passes
 // unread.
-func (ring *keyring) verifyAccess(token string, now time.Time, longest time.Duration) (accessClaims, error) {
+func (ring *keyring) verifyAccessToken(token string, now time.Time, longest time.Duration) (tokenClaims, error) {
 	if len(token) > maxTokenLength {
-		return accessClaims{}, errToken
+		return tokenClaims{}, errToken
 	}
 
 	_, rest, _ := strings.Cut(token, ".")
 	payload, _, _ := strings.Cut(rest, ".")
 	sign := func(k key) string { return k.signJWT(payload) }
 	if !ring.isSigned(token, sign) {
-		return accessClaims{}, errToken
+		return tokenClaims{}, errToken
 	}
 
-	var claims accessClaims
+	var claims tokenClaims
 	decoded, err := base64.RawURLEncoding.Strict().DecodeString(payload)
 	if err != nil || json.Unmarshal(decoded, &claims) != nil {
-		return accessClaims{}, errToken
+		return tokenClaims{}, errToken
 	}
 
-	// The payload must be what signAccess writes for these claims, with an ID as rand.Text returns.
+	// The payload must be what signAccessToken writes for these claims, with an ID as rand.Text returns.
 	again, _ := json.Marshal(claims)
 	isCanonical := payload == base64.RawURLEncoding.EncodeToString(again)
 	isOurs := claims.Issuer == tokenIssuer && claims.Audience == tokenIssuer
 	hasIDs := canonicalUUID.MatchString(claims.Subject) && canonicalUUID.MatchString(claims.SessionID)
 	isRandom := len(claims.ID) == 26 && consistsOf(claims.ID, "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567")
 	if !isCanonical || !isOurs || !hasIDs || !isRandom {
-		return accessClaims{}, errToken
+		return tokenClaims{}, errToken
 	}
 
 	at := now.Unix()
@@ -110,7 +110,7 @@ func (ring *keyring) verifyAccess(token string, now time.Time, longest time.Dura
 	isFromFuture := claims.IssuedAt > at+maxClockSkew
 	isTooLong := claims.ExpiresAt > claims.IssuedAt+int64(longest/time.Second)+maxClockSkew
 	if isExpired || isFromFuture || isTooLong {
-		return accessClaims{}, errToken
+		return tokenClaims{}, errToken
 	}
 	return claims, nil
 }

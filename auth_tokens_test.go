@@ -47,12 +47,12 @@ func TestHostileAccessTokens(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	ring := testRing(t, "first", "second")
 	user, session := uuidText([16]byte{1}), uuidText([16]byte{2})
-	good := ring.signAccess(user, session, now, now.Add(time.Hour))
-	claims, err := ring.verifyAccess(good, now, testSessionMax)
+	good := ring.signAccessToken(user, session, now, now.Add(time.Hour))
+	claims, err := ring.verifyAccessToken(good, now, testSessionMax)
 	if err != nil || claims.Subject != user || claims.SessionID != session {
 		t.Fatalf("the good token: %+v, %v", claims, err)
 	}
-	if _, err := (&keyring{keys: []key{ring.keys[1], ring.keys[0]}}).verifyAccess(good, now, testSessionMax); err != nil {
+	if _, err := (&keyring{keys: []key{ring.keys[1], ring.keys[0]}}).verifyAccessToken(good, now, testSessionMax); err != nil {
 		t.Errorf("a key that signs no more must still verify: %v", err)
 	}
 	hostile := hostileAccessTokens(t, ring, good, now)
@@ -62,7 +62,7 @@ func TestHostileAccessTokens(t *testing.T) {
 		hostile[fmt.Sprintf("one bit of byte %d", i)] = string(b)
 	}
 	for name, token := range hostile {
-		if claims, err := ring.verifyAccess(token, now, testSessionMax); !errors.Is(err, errToken) || claims != (accessClaims{}) {
+		if claims, err := ring.verifyAccessToken(token, now, testSessionMax); !errors.Is(err, errToken) || claims != (tokenClaims{}) {
 			t.Errorf("%s: %+v, %v", name, claims, err)
 		}
 	}
@@ -71,7 +71,7 @@ func TestHostileAccessTokens(t *testing.T) {
 // hostileAccessTokens is made of a good one, which the first of the ring's two keys has signed.
 func hostileAccessTokens(t *testing.T, ring *keyring, good string, now time.Time) map[string]string {
 	t.Helper()
-	claims, err := ring.verifyAccess(good, now, testSessionMax)
+	claims, err := ring.verifyAccessToken(good, now, testSessionMax)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +91,7 @@ func hostileAccessTokens(t *testing.T, ring *keyring, good string, now time.Time
 		signed := header + "." + payload
 		return signed + "." + encodedMAC(k.access, signed)
 	}
-	with := func(change func(*accessClaims)) string {
+	with := func(change func(*tokenClaims)) string {
 		c := claims
 		change(&c)
 		b, err := json.Marshal(c)
@@ -146,12 +146,12 @@ func hostileAccessTokens(t *testing.T, ring *keyring, good string, now time.Time
 		"signed by a foreign key":     sign(testRing(t, "foreign").keys[0], header, payload),
 		"signed by an empty key":      header + "." + payload + "." + encodedMAC(nil, header+"."+payload),
 		"refresh token":               ring.keys[0].signRefresh([16]byte{1}, 1),
-		"another issuer":              with(func(c *accessClaims) { c.Issuer = "other" }),
-		"no issuer":                   with(func(c *accessClaims) { c.Issuer = "" }),
-		"another audience":            with(func(c *accessClaims) { c.Audience = "other" }),
-		"expired":                     with(func(c *accessClaims) { c.ExpiresAt = now.Unix() }),
-		"no expiry":                   with(func(c *accessClaims) { c.ExpiresAt = 0 }),
-		"issued in the future":        with(func(c *accessClaims) { c.IssuedAt = now.Unix() + maxClockSkew + 1 }),
+		"another issuer":              with(func(c *tokenClaims) { c.Issuer = "other" }),
+		"no issuer":                   with(func(c *tokenClaims) { c.Issuer = "" }),
+		"another audience":            with(func(c *tokenClaims) { c.Audience = "other" }),
+		"expired":                     with(func(c *tokenClaims) { c.ExpiresAt = now.Unix() }),
+		"no expiry":                   with(func(c *tokenClaims) { c.ExpiresAt = 0 }),
+		"issued in the future":        with(func(c *tokenClaims) { c.IssuedAt = now.Unix() + maxClockSkew + 1 }),
 		"audience that is a list":     sign(k, header, encode(strings.Replace(decode(payload), `"aud":"cairn"`, `"aud":["cairn"]`, 1))),
 		"expiry that is a text":       sign(k, header, encode(`{"iss":"cairn","aud":"cairn","exp":"9999999999"}`)),
 		"64 KiB":                      header + "." + strings.Repeat("A", 64<<10) + "." + mac,
@@ -169,26 +169,26 @@ func hostileAccessTokens(t *testing.T, ring *keyring, good string, now time.Time
 }
 
 // ownForgeries are changes of a payload and its claims that Cairn never writes, by their names.
-func ownForgeries() map[string]func(payload string, claims accessClaims) string {
-	with := func(change func(*accessClaims)) func(string, accessClaims) string {
-		return func(_ string, c accessClaims) string {
+func ownForgeries() map[string]func(payload string, claims tokenClaims) string {
+	with := func(change func(*tokenClaims)) func(string, tokenClaims) string {
+		return func(_ string, c tokenClaims) string {
 			change(&c)
 			text, _ := json.Marshal(c) // text and numbers: there is no error
 			return string(text)
 		}
 	}
-	add := func(claim string) func(string, accessClaims) string {
-		return func(payload string, _ accessClaims) string {
+	add := func(claim string) func(string, tokenClaims) string {
+		return func(payload string, _ tokenClaims) string {
 			return strings.TrimSuffix(payload, "}") + "," + claim + "}"
 		}
 	}
-	replace := func(old, next string) func(string, accessClaims) string {
-		return func(payload string, _ accessClaims) string { return strings.Replace(payload, old, next, 1) }
+	replace := func(old, next string) func(string, tokenClaims) string {
+		return func(payload string, _ tokenClaims) string { return strings.Replace(payload, old, next, 1) }
 	}
-	return map[string]func(string, accessClaims) string{
+	return map[string]func(string, tokenClaims) string{
 		"a space":            replace(":", ": "),
-		"a space before":     func(payload string, _ accessClaims) string { return " " + payload },
-		"a newline after":    func(payload string, _ accessClaims) string { return payload + "\n" },
+		"a space before":     func(payload string, _ tokenClaims) string { return " " + payload },
+		"a newline after":    func(payload string, _ tokenClaims) string { return payload + "\n" },
 		"a claim twice":      add(`"iss":"cairn"`),
 		"another claim":      add(`"admin":true`),
 		"nbf in the future":  add(`"nbf":99999999999`),
@@ -196,21 +196,21 @@ func ownForgeries() map[string]func(payload string, claims accessClaims) string 
 		"an escape":          replace(`"iss":"cairn"`, `"iss":"\u0063airn"`),
 		"another order":      replace(`"iss":"cairn","aud":"cairn"`, `"aud":"cairn","iss":"cairn"`),
 		"an exponent":        replace(`"exp":1`, `"exp":1e0`),
-		"sub that is none":   with(func(c *accessClaims) { c.Subject = "root" }),
-		"sub that is empty":  with(func(c *accessClaims) { c.Subject = "" }),
-		"sub in capitals":    with(func(c *accessClaims) { c.Subject = strings.ToUpper(c.Subject[:35] + "a") }),
-		"sub in braces":      with(func(c *accessClaims) { c.Subject = "{" + c.Subject + "}" }),
-		"sid that is none":   with(func(c *accessClaims) { c.SessionID = "none" }),
-		"sid without dashes": with(func(c *accessClaims) { c.SessionID = strings.ReplaceAll(c.SessionID, "-", "") }),
-		"sid and a newline":  with(func(c *accessClaims) { c.SessionID += "\n" }),
-		"exp in 10000":       with(func(c *accessClaims) { c.ExpiresAt = 253_402_300_800 }),
-		"exp at the end":     with(func(c *accessClaims) { c.ExpiresAt = math.MaxInt64 }),
-		"iat at the start":   with(func(c *accessClaims) { c.IssuedAt = math.MinInt64 }),
-		"exp too far ahead": with(func(c *accessClaims) {
+		"sub that is none":   with(func(c *tokenClaims) { c.Subject = "root" }),
+		"sub that is empty":  with(func(c *tokenClaims) { c.Subject = "" }),
+		"sub in capitals":    with(func(c *tokenClaims) { c.Subject = strings.ToUpper(c.Subject[:35] + "a") }),
+		"sub in braces":      with(func(c *tokenClaims) { c.Subject = "{" + c.Subject + "}" }),
+		"sid that is none":   with(func(c *tokenClaims) { c.SessionID = "none" }),
+		"sid without dashes": with(func(c *tokenClaims) { c.SessionID = strings.ReplaceAll(c.SessionID, "-", "") }),
+		"sid and a newline":  with(func(c *tokenClaims) { c.SessionID += "\n" }),
+		"exp in 10000":       with(func(c *tokenClaims) { c.ExpiresAt = 253_402_300_800 }),
+		"exp at the end":     with(func(c *tokenClaims) { c.ExpiresAt = math.MaxInt64 }),
+		"iat at the start":   with(func(c *tokenClaims) { c.IssuedAt = math.MinInt64 }),
+		"exp too far ahead": with(func(c *tokenClaims) {
 			c.ExpiresAt = c.IssuedAt + int64(testSessionMax/time.Second) + maxClockSkew + 1
 		}),
-		"jti that is empty":  with(func(c *accessClaims) { c.ID = "" }),
-		"jti that is a text": with(func(c *accessClaims) { c.ID = strings.Repeat("é", 13) }),
+		"jti that is empty":  with(func(c *tokenClaims) { c.ID = "" }),
+		"jti that is a text": with(func(c *tokenClaims) { c.ID = strings.Repeat("é", 13) }),
 	}
 }
 
@@ -320,8 +320,8 @@ func TestKeyFile(t *testing.T) {
 
 func FuzzVerifyAccess(f *testing.F) {
 	ring, now := testRing(f, "first"), time.Unix(1_800_000_000, 0)
-	// Not made by signAccess, whose token ids are random: all the fuzzer's processes must have the same token.
-	payload, err := json.Marshal(accessClaims{tokenIssuer, tokenIssuer, uuidText([16]byte{1}), uuidText([16]byte{2}), now.Unix(), now.Unix() + 3600, "ABCDEFGHIJKLMNOPQRSTUVWXYZ"})
+	// Not made by signAccessToken, whose token ids are random: all the fuzzer's processes must have the same token.
+	payload, err := json.Marshal(tokenClaims{tokenIssuer, tokenIssuer, uuidText([16]byte{1}), uuidText([16]byte{2}), now.Unix(), now.Unix() + 3600, "ABCDEFGHIJKLMNOPQRSTUVWXYZ"})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -330,7 +330,7 @@ func FuzzVerifyAccess(f *testing.F) {
 	f.Add(good)
 	f.Add("..")
 	f.Fuzz(func(t *testing.T, token string) {
-		if _, err := ring.verifyAccess(token, now, testSessionMax); err == nil && token != good {
+		if _, err := ring.verifyAccessToken(token, now, testSessionMax); err == nil && token != good {
 			t.Errorf("forged: %q", token)
 		}
 	})

@@ -300,7 +300,7 @@ func (a *accounts) enableTOTP(w http.ResponseWriter, r *http.Request, in totpCon
 			return err
 		}
 
-		if err := endSessionsOf(ctx, tx, by, p.User.ID, p.CredentialID); err != nil {
+		if err := endSessionsExcept(ctx, tx, by, p.User.ID, p.CredentialID); err != nil {
 			return err
 		}
 		return audit(ctx, tx, by, "totp.enable", "user:"+p.User.Username, nil, nil)

@@ -187,7 +187,7 @@ func (b accountsBench) whoAmI(t *testing.T) {
 		}
 		floor := bare(t, func(w http.ResponseWriter, r *http.Request) {
 			token, _ := bearerToken(r)
-			claims, err := b.keys.Load().verifyAccess(token, time.Now(), b.cfg.sessionMax)
+			claims, err := b.keys.Load().verifyAccessToken(token, time.Now(), b.cfg.sessionMax)
 			var sess session
 			var userID string
 			if err == nil {

@@ -204,9 +204,17 @@ func (c *catalogue) createDataset(w http.ResponseWriter, r *http.Request, in dat
 	}
 
 	in.Path = dir.stored
-	d, err := createDataset(r.Context(), c.core.db, actorOf(r), in, c.accounts.actorNow(r, datasetManage))
+	d, err := createDataset(r.Context(), c.core.db, actorOf(r), in, c.actorNow(r))
 	location := "/api/v1/datasets/" + strconv.FormatInt(d.ID, 10)
 	return writeCreated(w, d, location, err)
+}
+
+// actorNow returns a function that reads the caller again, who must hold dataset.manage. It
+// requires lockAccess.
+func (c *catalogue) actorNow(r *http.Request) func(context.Context, pgx.Tx) (actor, error) {
+	return func(ctx context.Context, tx pgx.Tx) (actor, error) {
+		return c.accounts.actorNow(ctx, tx, r, datasetManage)
+	}
 }
 
 // checkDataset checks the fields of a new dataset and returns its directory, or a 422. It does not
@@ -285,7 +293,7 @@ type datasetChangeRequest struct {
 func (c *catalogue) updateDataset(w http.ResponseWriter, r *http.Request, in datasetChangeRequest) error {
 	d, err := updateDataset(
 		r.Context(), c.core.db, actorOf(r), pathID(r, "id"), in,
-		c.accounts.actorNow(r, datasetManage),
+		c.actorNow(r),
 		r.Header["If-Match"],
 	)
 	return writeEntity(w, d, tagOf(d), err)

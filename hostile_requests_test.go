@@ -22,7 +22,7 @@ func TestForgedTokens(t *testing.T) {
 	now := time.Now()
 	ts := startServer(t, func(o *options) { o.now = func() time.Time { return now } }) // no token expires meanwhile
 	c := ts.signIn("ada", "all")
-	claims, err := ts.keys.Load().verifyAccess(c.token, now, ts.cfg.sessionMax)
+	claims, err := ts.keys.Load().verifyAccessToken(c.token, now, ts.cfg.sessionMax)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -140,7 +140,7 @@ func TestMissingFields(t *testing.T) {
 func TestAuditActions(t *testing.T) {
 	t.Parallel()
 	_, files := sources(t)
-	at := map[string]int{"audit": 3, "auditMessage": 3, "endSessions": 3, "setPassword": 3}
+	at := map[string]int{"audit": 3, "auditMessage": 3, "endSessionsWhere": 3, "setPassword": 3}
 	found := 0
 
 	for name, file := range files {

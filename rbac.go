@@ -59,8 +59,8 @@ func effectivePermissions(declared, roles, grants []string) []string {
 	return slices.DeleteFunc(all, func(p string) bool { return !slices.Contains(grants, p) })
 }
 
-// permissions notes those permissions that are not known.
-func (v *invalid) permissions(known, named []string) {
+// checkPermissions notes those permissions that are not known.
+func (v *invalid) checkPermissions(known, named []string) {
 	for _, permission := range named {
 		v.check(slices.Contains(known, permission),
 			"permissions", fieldUnknown, fmt.Sprintf("there is no permission %.40q", permission))
@@ -131,7 +131,7 @@ func (a *accounts) administer(
 ) error {
 	ctx := r.Context()
 	return a.queueAccessChange(ctx, func(tx pgx.Tx) error {
-		by, err := a.actorNow(r, permission)(ctx, tx)
+		by, err := a.actorNow(ctx, tx, r, permission)
 		if err != nil {
 			return err
 		}
@@ -139,22 +139,20 @@ func (a *accounts) administer(
 	})
 }
 
-// actorNow returns a function that reads the caller again, who must hold the permission ("" if none
-// is needed). The function requires lockAccess.
-func (a *accounts) actorNow(r *http.Request, permission string) func(context.Context, pgx.Tx) (actor, error) {
-	return func(ctx context.Context, tx pgx.Tx) (actor, error) {
-		by := actorOf(r)
-		p, err := getPrincipal(ctx, tx, &a.users, callerOf(r).credential)
-		if err != nil {
-			return by, err
-		}
-		if permission != "" && !p.holds(permission) {
-			return by, p.lacks(permission)
-		}
-
-		by.permissions = p.Permissions
-		return by, nil
+// actorNow reads the caller again and returns the actor. The caller must hold the permission (""
+// if none is needed). Requires lockAccess.
+func (a *accounts) actorNow(ctx context.Context, tx pgx.Tx, r *http.Request, permission string) (actor, error) {
+	by := actorOf(r)
+	p, err := getPrincipal(ctx, tx, &a.users, callerOf(r).credential)
+	if err != nil {
+		return by, err
 	}
+	if permission != "" && !p.holds(permission) {
+		return by, p.lacks(permission)
+	}
+
+	by.permissions = p.Permissions
+	return by, nil
 }
 
 // coversHolders is coversRoles for every user who holds this role, with all roles of that user. It
@@ -199,12 +197,15 @@ func rolePermissions(ctx context.Context, q querier, names []string) ([]string, 
 	return effectivePermissions(found.Declared, found.Existing, found.Grants), v.err()
 }
 
-// endOldCredentials voids the password tokens of a user or, if userID is nil, of every holder of
-// the role roleID: they were created for the old permissions. It ends all sessions of those who
-// gain a permission: somebody who knew an older password token may have an open session. API tokens
-// stay, because they can do only what they name. Call it before the change. given are the new
-// permissions of the user or of the role. A user who lacks a required second factor counts as
-// gaining, because the change may lift the requirement.
+// endOldCredentials prepares a change of permissions. It must be called before the change. The
+// change is of the user userID or, if that is nil, of every holder of the role roleID. given are
+// the permissions of that user or role after the change.
+//
+//   - Their password tokens are voided, because they were made for the old permissions.
+//   - The sessions of users who gain a permission end, because somebody who knew an older password
+//     token may have an open session. A user who lacks a required second factor counts as gaining,
+//     because the change may lift the requirement.
+//   - API tokens stay, because they can do only what they name.
 //
 // It writes no row of a user, because a role may have a hundred thousand holders. So it does not
 // stop a login under way. This is no loss: the password stays valid, so the login could as well
@@ -249,7 +250,8 @@ func endOldCredentials(ctx context.Context, tx pgx.Tx, by actor, userID *string,
 		return err
 	}
 
-	_, err = endSessions(ctx, tx, by, "session.end", `s.user_id = ANY ($7::uuid[])`, gainers)
+	named := pgx.NamedArgs{"users": gainers}
+	_, err = endSessionsWhere(ctx, tx, by, "session.end", `s.user_id = ANY (@users::uuid[])`, named)
 	return err
 }
 
@@ -270,7 +272,7 @@ func builtInPermissions() []permissionView {
 	return []permissionView{
 		{userManage,
 			"Create, change, disable and delete users who hold no more than you do; see all users and roles.", false},
-		{roleManage, "Manage roles that hold no more than you do, and permissions. Needs user.manage too.", false},
+		{roleManage, "Manage roles that hold no more than you do, and permissions. To see them you need user.manage too.", false},
 		{adminSystemMessage, "Publish, change and retract system messages.", false},
 		{datasetRead, "See datasets and their files.", false},
 		{datasetDownload, "Read the content of files.", false},

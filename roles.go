@@ -138,7 +138,7 @@ func (c *roleChange) check(ctx context.Context, q querier) error {
 	isDescription := c.Description == nil || isLine(*c.Description, 0, 200)
 	v.check(isDescription, "description", fieldMalformed,
 		"must be at most 200 characters without control characters")
-	v.permissions(known, c.Permissions)
+	v.checkPermissions(known, c.Permissions)
 	return v.err()
 }
 

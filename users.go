@@ -194,7 +194,7 @@ func (a *accounts) endSessionsOfUser(w http.ResponseWriter, r *http.Request) err
 			if id == nil {
 				return 0, endAllSessions(ctx, tx, by, target)
 			}
-			return endSession(ctx, tx, by, *id, target.ID)
+			return endOneSession(ctx, tx, by, *id, target.ID)
 		})
 	}))
 }
@@ -411,7 +411,7 @@ func replaceRoles(ctx context.Context, tx pgx.Tx, by actor, target user, names [
 
 // endAllSessions ends all sessions of a user. The target must be checked (see actOnUser).
 func endAllSessions(ctx context.Context, tx pgx.Tx, by actor, target user) error {
-	return endSessionsOf(ctx, tx, by, target.ID, "")
+	return endSessionsExcept(ctx, tx, by, target.ID, "")
 }
 
 // deleteUser deletes a user with sessions, API tokens and roles. The user's messages and audit rows
