@@ -86,7 +86,7 @@ func auditKeys(ctx context.Context, db *pgxpool.Pool, ring *keyring) error {
 				)
 			) AS fingerprints
 		) AS former
-		WHERE fingerprints <> $2`
+		WHERE fingerprints <> $2 -- false in a new database, where there are none`
 
 	return inTransaction(ctx, db, func(tx pgx.Tx) error {
 		if err := advisoryLock(ctx, tx, lockKeys); err != nil {
@@ -135,13 +135,14 @@ func isSame(before, after any) bool {
 // checkpoint, where the check of the log begins. pruneAudit returns how many rows it deleted. It
 // checks the seals first (see audit_seals.go), because nobody can do so after the prune. A break is
 // a seal or a row that was changed or is missing. If no row of the log tells of a break that it
-// finds, pruneAudit adds such a row, deletes nothing, and returns the findings.
+// finds, pruneAudit adds and commits such a row, deletes nothing, and returns the findings.
 func pruneAudit(
 	ctx context.Context,
 	db *pgxpool.Pool,
 	ring *keyring,
 	before time.Time,
 ) (removed int64, found []string, err error) {
+	// The seals before the first one whose row is not old. Rows that were sealed out of order stay.
 	const countOld = `
 		SELECT
 			count(*)
@@ -153,8 +154,9 @@ func pruneAudit(
 				JOIN audit_log l ON l.id = s.audit_id
 				WHERE l.at >= $1
 			),
-			9223372036854775807
+			9223372036854775807 -- all are old
 		)`
+	// All parts of the statement see the seals as they were before it.
 	const remove = `
 		WITH seals AS (
 			DELETE FROM audit_seals
@@ -187,13 +189,14 @@ func pruneAudit(
 			return err
 		}
 
+		// Check the chain of the old seals. readChain stops after as many; c.newest is the last.
 		c, err := readChain(ctx, tx, ring, seal{seq: allSeals}, old)
 		if err != nil {
 			return err
 		}
 		found, err = recordBreaks(ctx, tx, ring, c.findings)
 		if err != nil || len(found) > 0 {
-			return err
+			return err // without an error, the rows about the breaks are committed
 		}
 
 		signer := ring.keys[0]

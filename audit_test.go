@@ -29,7 +29,7 @@ import (
 const (
 	maxFileTokens     = 5_000
 	maxTestFileTokens = 8_000
-	maxProgramTokens  = 186_400
+	maxProgramTokens  = 186_500
 	maxAuditorTokens  = 32_000
 )
 

@@ -89,9 +89,9 @@ func (a *accounts) login(w http.ResponseWriter, r *http.Request, in loginRequest
 	return a.finishLogin(w, r, found, in.Password, err)
 }
 
-// finishLogin completes a login, whose credentials were checked with the result err. If err is nil,
-// it signs in the user. If err refuses the login, it audits the refusal and returns it. password is
-// empty if an earlier step checked it.
+// finishLogin completes a login. err is the error of checkCredentials. If it is nil, finishLogin
+// signs in the user, who may still be refused. It audits a refusal, and returns its error. password
+// is empty if an earlier step checked it.
 func (a *accounts) finishLogin(
 	w http.ResponseWriter,
 	r *http.Request,
@@ -297,8 +297,9 @@ func (a *accounts) logout(w http.ResponseWriter, r *http.Request) error {
 
 	// A logout of nothing does not need the database.
 	if len(ids) > 0 {
+		const condition = `s.id = ANY (@ids::uuid[])`
 		named := pgx.NamedArgs{"ids": ids}
-		_, err := endSessionsWhere(r.Context(), a.core.db, actorOf(r), "session.logout", `s.id = ANY (@ids::uuid[])`, named)
+		_, err := endSessionsWhere(r.Context(), a.core.db, actorOf(r), "session.logout", condition, named)
 		if err != nil {
 			return err
 		}

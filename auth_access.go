@@ -84,7 +84,7 @@ func changes(pattern string, who requirement, handler handler, class class, maxB
 // verifyPath is the route that a proxy asks whether a request may pass.
 const verifyPath = "/api/v1/auth/verify"
 
-// permit returns nil if the principal may call the route, else the 403.
+// permit returns nil if the principal may call the route, else the 403. There must be a principal.
 func (rt route) permit(p *principal) error {
 	switch {
 	case rt.who == signedIn,
@@ -107,9 +107,13 @@ func (rt route) isPage() bool {
 }
 
 // admit returns nil if the caller may call the route, once the request holds what its class needs.
-// The last check of the caller comes after the body has arrived, because a slow body must not delay
-// the request between that check and the change. Slots count for the account only once the
-// credential is known to be valid: see lookUp.
+// These are its steps:
+//
+//  1. findCredential reads and verifies the access token, the API token or the cookie.
+//  2. For a large body, lookUp asks the database about the credential: see there whose slot counts.
+//  3. receiveBody reads the body, which may take long.
+//  4. lookUp asks the database now, so that a slow body does not delay what the caller may do.
+//  5. The request waits for its slots. After a wait, recheck asks the database again.
 func (a *accounts) admit(rt route, w http.ResponseWriter, r *http.Request) (err error) {
 	c := callerOf(r)
 	isPublic := rt.who == public || rt.who == refreshCookie
@@ -239,7 +243,8 @@ var errCrossOrigin = forbidden(codeCrossOrigin, "This request came from a page o
 // checkProxiedOrigin checks the request about which a proxy asks verifyPath. It returns
 // errCrossOrigin if that request may change something and a page of another origin sent it: the
 // browser may have added the session cookie by itself. If no method is named, it may be a change.
-// So may a WebSocket, whose handshake is a GET. Proxies pass on one of its two headers at least.
+// So may a WebSocket, whose handshake is a GET. Of the two headers of a handshake, proxies pass on
+// one at least.
 func (a *accounts) checkProxiedOrigin(r *http.Request) error {
 	methods := slices.Concat(r.Header["X-Original-Method"], r.Header["X-Forwarded-Method"])
 	isWebSocket := r.Header["Upgrade"] != nil || r.Header["Sec-Websocket-Version"] != nil
@@ -309,7 +314,7 @@ func (a *accounts) auditRefusal(rt route, r *http.Request, err error) error {
 		"permission": p.permission,
 		"path":       cleanText([]byte(r.URL.Path), maxNameText),
 	}
-	auditErr := c.slots.acquirePool(ctx) // a request that sends holds no slot
+	auditErr := c.slots.acquirePool(ctx) // a request that sends holds no slot; call gives it back
 	if auditErr == nil {
 		auditErr = audit(ctx, a.core.db, by, "request.refused", rt.method+" "+rt.path, nil, after)
 	}

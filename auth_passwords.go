@@ -123,7 +123,7 @@ func parsePHC(stored string) (argon argonParameters, salt, sum []byte, err error
 		sum, _ = base64.RawStdEncoding.DecodeString(parts[5])
 	}
 
-	// Writing it again finds every other fault, and an error in base64 too.
+	// phcString must write the same text for these values. So errors of base64 need no check above.
 	hasAllParts := err == nil && len(sum) == argonKeyLen
 	if !hasAllParts || phcString(argon, salt, sum) != stored {
 		return argon, nil, nil, errors.New("a stored password hash is malformed")
@@ -181,6 +181,7 @@ func checkPassword(
 	v.check(n >= least, field, fieldTooShort, fmt.Sprintf("must have at least %d characters", least))
 	v.check(n <= maxPassword, field, fieldTooLong, fmt.Sprintf("must have at most %d characters", maxPassword))
 
+	// User name and e-mail address are in lower case already.
 	lower := strings.ToLower(password)
 	names := []string{username, strings.ToLower(displayName)}
 	if email != nil {
@@ -193,7 +194,7 @@ func checkPassword(
 	isCommon := !strings.Contains(lower, "\n") && strings.Contains(commonPasswords, "\n"+lower+"\n")
 	v.check(!isCommon, field, fieldCommon, "is too common")
 
-	// A list that cannot be read matters only to a password that nothing else refuses.
+	// A list that cannot be read matters only if nothing was refused so far: a 422 tells more.
 	found, err := breached.contains(password)
 	if err != nil && len(*v) == 0 {
 		return &problem{

@@ -16,12 +16,13 @@ type caller struct {
 	address    netip.Addr
 	credential credential
 	inBrowser  bool       // the credential is a browser's session cookie, or a login page is about to set one
-	principal  *principal // nil until identify, or a page that is open to all, has found it
+	principal  *principal // nil until identify or, on a page that is open to all, recognize sets it
 	slots      *slots     // what the request holds of the limits
 
 	releaseBody func() // gives back the room of the body
-	// recheck finds the principal again. It fails if the session or the API token has ended. The
-	// end of an access token counts only when the request begins.
+	// recheck is identify for the request's route: it finds the principal, or finds it again. It
+	// fails if the session or the API token has ended. The end of an access token counts only when
+	// the request begins.
 	recheck func(ctx context.Context) error
 }
 

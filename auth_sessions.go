@@ -259,11 +259,11 @@ func rotateSession(
 	return sess, ended
 }
 
-// endSessionsExcept ends the live sessions of a user, except one; "" excepts none. It locks the user's
-// row first, so that it waits for a login whose new session is not committed yet. If it excepts
-// none, it raises credential_version: a login that is under way finds that its credentials are old.
-// With an exception it does not: with a stolen session, a thief could otherwise make every login of
-// the owner fail.
+// endSessionsExcept ends the live sessions of a user, except one; "" excepts none. It locks the
+// user's row first, so that it waits for a login whose new session is not committed yet. If it
+// excepts none, it raises credential_version: a login that is under way finds that its credentials
+// are old. With an exception it does not: with a stolen session, a thief could otherwise make every
+// login of the owner fail.
 func endSessionsExcept(ctx context.Context, tx pgx.Tx, by actor, userID, except string) error {
 	const lock = `
 		UPDATE users
@@ -360,7 +360,8 @@ const endRestored = `
 `
 
 // A browser's session ends after browserIdle without use. A look at a page that is open to all does
-// not count as use. At the latest it ends browserMax or CAIRN_SESSION_MAX after the login, whichever is less.
+// not count as use. At the latest it ends browserMax or CAIRN_SESSION_MAX after the login,
+// whichever is less.
 const (
 	browserIdle = 24 * time.Hour
 	browserMax  = 30 * 24 * time.Hour

@@ -36,8 +36,8 @@ type attempt struct {
 // newGuess returns a guess at the password or code of the user with this login name. userID is
 // empty if there is no such user. The count is that of the text, whether or not a user has that
 // name: "Bob" and "bob" share a count, and "bob" and "bob@example.org" never do. So a 429 does not
-// tell which names exist, or which name and address belong to one account. Only in a network that
-// the account knows does the lack of a 429 tell it.
+// tell which names exist, or which name and address belong to one account. There is one exception:
+// in a network that the account knows, an attempt without a 429 tells that the name exists.
 //
 // The second rule is the lockout. It does not apply to networks that the account has signed in
 // from: there, failures neither lead to a lockout nor prolong one.
@@ -50,7 +50,7 @@ func (a *accounts) newGuess(ctx context.Context, userID, login string, address n
 			WHERE account = ANY ($1)
 				AND network IN ('', $2)
 				AND expires_at > now()
-			ORDER BY network, expires_at DESC -- first that of the lockout
+			ORDER BY network, expires_at DESC -- the row of the lockout, if there is one: its network is ''
 			LIMIT 1
 		)
 		SELECT
@@ -172,7 +172,7 @@ func errThrottled(wait time.Duration) error {
 		status:     http.StatusTooManyRequests,
 		code:       codeTooManyAttempts,
 		detail:     "Too many attempts. Wait before the next.",
-		retryAfter: wait + time.Second - 1, // rounded up
+		retryAfter: wait + time.Second - 1, // the header has whole seconds; this rounds up
 	}
 }
 
@@ -202,6 +202,7 @@ func (a attempt) count(ctx context.Context, db *pgxpool.Pool) error {
 		})
 	}
 
+	// Close also returns the error of a function that was given to Exec.
 	err := inTransaction(ctx, db, func(tx pgx.Tx) error { return tx.SendBatch(ctx, batch).Close() })
 	if err != errMustWait {
 		return err

@@ -71,12 +71,14 @@ func (ring *keyring) isSigned(token string, sign func(k key) string) bool {
 // canonicalUUID matches the text form that uuidText returns.
 var canonicalUUID = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
-// verifyAccessToken returns the claims of an access token that one of the keys has signed and that is
-// valid at the time now, else errToken. longest is how long a session may last. Nothing is decoded
-// before the MAC has been compared. The header is not interpreted: it must be, byte for byte, the
-// one that the key signs. This rules out "alg":"none" and similar tricks (RFC 8725, section 3.1).
-// The payload, too, must be what signAccessToken writes for these claims, so that no claim passes
-// unread.
+// verifyAccessToken returns the claims of an access token that one of the keys has signed and that
+// is valid at the time now, else errToken. longest is how long a session may last: no access token
+// outlives its session.
+//
+// Nothing is decoded before the MAC has been compared. The header is not interpreted: it must be,
+// byte for byte, the one that the key signs. This rules out "alg":"none" and similar tricks (RFC
+// 8725, section 3.1). The payload, too, must be what signAccessToken writes for these claims, so
+// that no claim passes unread.
 func (ring *keyring) verifyAccessToken(token string, now time.Time, longest time.Duration) (tokenClaims, error) {
 	if len(token) > maxTokenLength {
 		return tokenClaims{}, errToken
@@ -95,7 +97,7 @@ func (ring *keyring) verifyAccessToken(token string, now time.Time, longest time
 		return tokenClaims{}, errToken
 	}
 
-	// The payload must be what signAccessToken writes for these claims, with an ID as rand.Text returns.
+	// signAccessToken must write the same payload for these claims. rand.Text makes the ID.
 	again, _ := json.Marshal(claims)
 	isCanonical := payload == base64.RawURLEncoding.EncodeToString(again)
 	isOurs := claims.Issuer == tokenIssuer && claims.Audience == tokenIssuer

@@ -213,7 +213,7 @@ func (a *accounts) createTOTP(w http.ResponseWriter, r *http.Request, in totpReq
 	secret := base32.StdEncoding.EncodeToString(random)
 	sealed := k.totp.Seal(nil, nil, random, []byte(u.ID))
 
-	const room = 66 // bytes: the QR code holds 134, and the rest of the URI has 68
+	const room = 134 - 68 // bytes: the QR code holds 134, and the rest of the URI has 68
 	account := u.Username + "@" + url.QueryEscape(r.Host)
 	if len(account) > room {
 		account = u.Username
@@ -306,7 +306,7 @@ func (a *accounts) enableTOTP(w http.ResponseWriter, r *http.Request, in totpCon
 		return audit(ctx, tx, by, "totp.enable", "user:"+p.User.Username, nil, nil)
 	})
 
-	// A wrong code stays counted, as a wrong password does.
+	// A wrong code stays counted, as a wrong password does. All else is refunded, a success too.
 	if err != errOwnCodeWrong {
 		a.refund(r.Context(), guess)
 	}

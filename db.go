@@ -12,6 +12,7 @@ import (
 )
 
 // Keys of the advisory transaction locks. Each serializes one kind of change in the whole database.
+// Number 04 was a lock of a former version.
 const (
 	lockMigrate  = 0x6361_6972_6e01      // applying migrations
 	lockAccess   = 0x6361_6972_6e02      // changes of users, roles, permissions and credentials (see changeAccess)
@@ -103,7 +104,7 @@ func pause(ctx context.Context, d time.Duration) {
 
 // sweep deletes expired rows, for at most ten seconds. Any number of instances may sweep at once.
 // Tables that anonymous clients can fill are swept in batches, each in a transaction of its own. A
-// session is kept for a day after its end, an API token for at most 30 days.
+// session is kept for a day after its end, and an expired API token for at most 30 days.
 func sweep(ctx context.Context, pool *pgxpool.Pool) error {
 	const batch = 1000 // the LIMIT of the statements
 	const sessions = `
@@ -111,7 +112,7 @@ func sweep(ctx context.Context, pool *pgxpool.Pool) error {
 		WHERE id IN (
 			SELECT id
 			FROM sessions
-			WHERE least(ended_at, idle_expires_at, expires_at) < now() - interval '1 day'
+			WHERE least(ended_at, idle_expires_at, expires_at) < now() - interval '1 day' -- least ignores null
 			LIMIT 1000
 			FOR UPDATE SKIP LOCKED
 		)`

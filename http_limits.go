@@ -181,7 +181,7 @@ const (
 // limits hold the limiters of a service, so that nobody slows the others.
 type limits struct {
 	pool    *limiter           // slots of the pool: a quarter of its connections for one caller
-	cores   *limiter           // slots to compute: one for a caller, and one for each core but one
+	cores   *limiter           // slots to compute: one for each caller, and in all one fewer than cores
 	classes map[class]*limiter // slots of the classes that have a limit of their own
 
 	bodies  *byteLimiter // of requests, in memory
@@ -213,9 +213,8 @@ func newLimits(connections int) *limits {
 }
 
 // slots are what one request holds of the limits: at most one slot of each kind. It acquires them
-// in this order: class, core, pool. Before it waits for one, it gives back those that come after
-// it, so that a request that computes does not keep others from the database. Before it waits for a
-// core, it also gives back the slot of its class. A request keeps its slot of the pool while it
+// in this order: class, core, pool. While it waits for the slot of a class or of a core, it holds
+// no other slot, so that it keeps nobody from the database. It keeps the slot of the pool while it
 // waits to hash a password or to change users and roles.
 type slots struct {
 	limits       *limits
@@ -233,13 +232,13 @@ func newSlots(limits *limits, owner string) *slots {
 }
 
 // acquire waits until the request holds what the class needs, and keeps what it holds already. A
-// request that computes needs no slot of slow.
+// request that holds a slot to compute needs no slot of a class.
 func (s *slots) acquire(ctx context.Context, needed class) error {
-	// The slot of the class, which may have none.
+	// The slot of the class. Some classes have none.
 	classLimiter := s.limits.classes[needed]
-	isHeld := classLimiter == s.classLimiter
-	computes := s.releaseCore != nil // such a request needs no slot of a class
-	if classLimiter != nil && !isHeld && !computes {
+	computes := s.releaseCore != nil
+	needsSlot := classLimiter != nil && classLimiter != s.classLimiter
+	if needsSlot && !computes {
 		s.release()
 
 		release, err := classLimiter.acquire(ctx, s.owner)
@@ -251,7 +250,7 @@ func (s *slots) acquire(ctx context.Context, needed class) error {
 	}
 
 	// The slot to compute.
-	if needed == heavy && s.releaseCore == nil {
+	if needed == heavy && !computes {
 		s.release()
 		if err := s.acquireCore(ctx); err != nil {
 			return err

@@ -272,7 +272,8 @@ func builtInPermissions() []permissionView {
 	return []permissionView{
 		{userManage,
 			"Create, change, disable and delete users who hold no more than you do; see all users and roles.", false},
-		{roleManage, "Manage roles that hold no more than you do, and permissions. To see them you need user.manage too.", false},
+		{roleManage,
+			"Manage roles that hold no more than you do, and permissions. Seeing them needs user.manage.", false},
 		{adminSystemMessage, "Publish, change and retract system messages.", false},
 		{datasetRead, "See datasets and their files.", false},
 		{datasetDownload, "Read the content of files.", false},

@@ -45,8 +45,8 @@ const paged = "limit cursor"
 // The first line of a row has the path and who may call it. The second has the handler, its class
 // and the largest body of a change. The third, if any, has the query parameters that it takes.
 // Requirements (public …) and sizes (small …) are in auth_access.go, classes (quick …) in
-// http_limits.go. A handler without withBody decodes the body itself, because the body is optional
-// or has defaults.
+// http_limits.go. A handler without withBody takes no body, or decodes it itself, because the body
+// is optional or has defaults.
 func (s *server) routes() []route {
 	api := s.apiRoutes()
 	return slices.Concat(
@@ -355,6 +355,9 @@ func (s *server) call(rt route, w *responseWriter, r *http.Request) (err error) 
 		c.releaseBody()
 	}()
 
+	// If the caller is refused, a proxy learns the address of the login page, and a form of a page
+	// whose session has ended is kept. Both functions return the refusal, or what is to be answered
+	// in its place.
 	err = s.accounts.admit(rt, w, r)
 	if err == nil {
 		err = rt.handler(w, r)
@@ -392,6 +395,7 @@ func (s *server) callAPI(r *http.Request, route, query string, body map[string]a
 			return nil, err
 		}
 	}
+	// The page keeps its slots, and gets those that the route needs besides.
 	if err := callerOf(r).slots.acquire(r.Context(), rt.class); err != nil {
 		return nil, err
 	}
