@@ -470,6 +470,7 @@ func (a *analyzer) readDetached(ctx context.Context, t task, n int,
 			r := &detachedReader{
 				fileReader: &fileReader{
 					root:   root,
+					crss:   t.About.setCRSs,
 					now:    a.core.now,
 					before: a.beforeRead,
 					listed: true,

@@ -342,6 +342,7 @@ type fileReader struct {
 	dirName string   // "" or "a/b/"
 	name    string   // of the last file in dir
 	header  headerReader
+	crss    setCRSs // for files that name none
 	now     func() time.Time
 	before  func(path string) // called before each file is read; tests set it
 	listed  bool              // a walk has set Sidecars of the entries
@@ -394,6 +395,8 @@ func (fr *fileReader) readEntry(e entry) (m ElevationDatasetFileMeta, found bool
 	}
 
 	m.extent = fr.header.readExtent(fr.name, f, opened.Size, beside)
+	crs, verticalCRS := fr.crss.of(e.Path)
+	m.assume(crs, verticalCRS, fr.name, &fr.header.crs)
 	return m, true
 }
 

@@ -243,6 +243,7 @@ type task struct {
 	AnalysisID int64
 	DatasetID  int64
 	Path       string // of the dataset
+	About      datasetAbout
 	Force      bool
 	Checksums  bool
 	Token      string // the fencing token: the claim is void once the row has another
@@ -306,6 +307,7 @@ func (a *analyzer) claim(ctx context.Context, token string, duty duty) ([]task, 
 			a.id AS analysis_id,
 			a.dataset_id,
 			d.path,
+			d.about,
 			a.force,
 			a.checksums,
 			a.owner_token::text AS token,
@@ -428,8 +430,8 @@ func (a *analyzer) analyze(ctx context.Context, t task) (err error) {
 	return a.check(ctx, t)
 }
 
-// check runs the checks over the rows that there are now, stores what they find, and ends the
-// analysis.
+// check places the rows whose CRS was set since the last checks, runs the checks over all rows,
+// stores what they find, and ends the analysis.
 func (a *analyzer) check(ctx context.Context, t task) error {
 	release, err := a.checking.acquire(ctx, "")
 	if err != nil {
@@ -437,9 +439,14 @@ func (a *analyzer) check(ctx context.Context, t task) error {
 	}
 	defer release()
 
+	placed, err := a.placeAnew(ctx, t)
+	if err != nil {
+		return err
+	}
+
 	// After an analysis of an unchanged folder, the former results stay.
 	isCurrent, err := scalar[bool](ctx, a.db, "look for results", resultsAreCurrent,
-		t.DatasetID, t.AnalysisID, checksVersion)
+		t.DatasetID, t.AnalysisID, checksVersion, placed)
 	if err != nil {
 		return err
 	}
@@ -449,15 +456,16 @@ func (a *analyzer) check(ctx context.Context, t task) error {
 		if found, err = a.runChecks(ctx, t); err != nil {
 			return err
 		}
+		found.crsVersion = placed
 	}
 
 	return a.storeResults(ctx, t, found)
 }
 
 // resultsAreCurrent is SQL for whether the checks of analysis $2 would find in dataset $1 what the
-// results have: no row was stored or removed since, the expectation and the checks are the same,
-// and neither analysis had a failure or a warning. Copies are compared again, because a file that
-// could not be read then may be read now.
+// results have: no row was stored or removed since, the expectation, the checks and the CRSs that
+// are set ($4) are the same, and neither analysis had a failure or a warning. Copies are compared
+// again, because a file that could not be read then may be read now.
 const resultsAreCurrent = `
 	SELECT EXISTS (
 		SELECT
@@ -469,6 +477,7 @@ const resultsAreCurrent = `
 			AND a.warnings = '{}'
 		WHERE r.dataset_id = $1
 			AND r.checks_version = $3
+			AND r.crs_version = $4
 			AND r.expected_at IS NOT DISTINCT FROM (SELECT updated_at FROM dataset_expectations WHERE dataset_id = $1)
 	) AND NOT EXISTS (
 		SELECT

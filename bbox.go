@@ -49,6 +49,12 @@ type extent struct {
 	ResolutionM   *float64 `json:"resolution_m"` // ground size of a pixel at the centre, metres
 	Source        *string  `json:"source"`       // the tag, header or sidecar that gave the extent
 	Warnings      []string `json:"warnings"`     // contradictions and guesses; never nil
+
+	// LacksCRS means that the file names no CRS. assume sets the fields after it.
+	LacksCRS       bool   `json:"-"`
+	SetCRS         string `json:"-"` // the CRS that was set in its place, EPSG:n, or ""
+	SetVerticalCRS string `json:"-"`
+	OwnWarnings    int    `json:"-"` // with SetCRS: the number of Warnings without those about it
 }
 
 // The values of extent.Status.
@@ -423,8 +429,17 @@ func (h *headerReader) place(m *extent, t [6]float64, source string, p crsParame
 		native.north,
 	}
 
-	// The box in degrees.
-	crs, err := p.definition(m, &h.crs)
+	return m.locate(p, &h.crs)
+}
+
+// locate sets what follows from the CRS of a raster that has a transform. Errors have the status
+// no_bbox.
+func (m *extent) locate(p crsParameters, l *lastCRS) error {
+	t := [6]float64(m.Transform)
+	width := float64(*m.Width)
+	height := float64(*m.Height)
+
+	crs, err := p.definition(m, l)
 	if err != nil {
 		return err
 	}

@@ -311,10 +311,17 @@ func (m *extent) knownCRS() (crs crsDefinition, shift datumShift, ok bool) {
 
 // crsByText returns the CRS of a text such as EPSG:4326. Any other text is an error.
 func crsByText(text string) (crsDefinition, error) {
-	number, hasPrefix := strings.CutPrefix(text, "EPSG:")
-	code, err := strconv.Atoi(number)
-	if err != nil || !hasPrefix {
+	code, isCode := epsgCode(text)
+	if !isCode {
 		return crsDefinition{}, fmt.Errorf("%q is not an EPSG code", text)
 	}
 	return crsByCode(code)
+}
+
+// epsgCode returns the number of a text such as EPSG:4326.
+func epsgCode(text string) (code int, ok bool) {
+	number, isCode := strings.CutPrefix(text, "EPSG:")
+	code, err := strconv.Atoi(number)
+	isNumber := err == nil
+	return code, isCode && isNumber
 }

@@ -528,7 +528,8 @@ func (p *crsParameters) definition(m *extent, l *lastCRS) (c crsDefinition, err 
 
 	switch {
 	case !p.present:
-		return c, noBBoxf("the file does not name its CRS; assign one, for example with gdal_edit.py -a_srs")
+		m.LacksCRS = true
+		return c, noBBoxf(lacksCRS)
 	case p.kind == modelTypeGeocentric:
 		return c, noBBoxf("its CRS is geocentric: its X and Y are not map coordinates")
 	case !isEPSG(p.code):

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -58,6 +59,17 @@ func setDatasetCommand(ctx context.Context, o invocation) error {
 	if err != nil {
 		return err
 	}
+	crs := o.crsFields(d.About)
+	if about != nil && crs != nil {
+		return errors.New("--about sets the CRSs too: leave out --crs and --vertical-crs")
+	}
+
+	// The list of folders must not have changed since it was read.
+	var tags []string
+	if crs != nil {
+		about = crs
+		tags = []string{tagOf(d)}
+	}
 
 	change := datasetChangeRequest{
 		About:       about,
@@ -65,8 +77,45 @@ func setDatasetCommand(ctx context.Context, o invocation) error {
 		Description: optional(o.options, "description"),
 		Requires:    optional(o.options, "requires"),
 	}
-	d, err = updateDataset(ctx, o.db, operatorActor(), d.ID, change, operatorNow, nil)
-	return o.print(err, d, "changed dataset %d, %s", d.ID, d.Name)
+	d, err = updateDataset(ctx, o.db, operatorActor(), d.ID, change, operatorNow, tags)
+	err = o.print(err, d, "changed dataset %d, %s", d.ID, d.Name)
+	if err != nil || crs == nil || o.options.Has("json") {
+		return err
+	}
+
+	// Wait for the analysis that places the files.
+	a, err := newestAnalysisOf(ctx, o.db, d)
+	runs, errRuns := anyInstanceLives(ctx, o.db)
+	err = errors.Join(err, errRuns)
+	isQueued := a.ID != 0 && a.FinishedAt == nil
+	if err != nil || !isQueued || !runs {
+		return err
+	}
+	return o.awaitAnalysis(ctx, d, a.ID)
+}
+
+// crsFields returns the fields of a description for --crs and --vertical-crs, in JSON, or nil
+// without these options. With --folder, they replace the CRSs of that folder.
+func (o invocation) crsFields(about datasetAbout) json.RawMessage {
+	fields := map[string]any{}
+	for _, name := range [...]string{"crs", "vertical-crs"} {
+		if o.options.Has(name) {
+			fields["default_"+strings.ReplaceAll(name, "-", "_")] = o.options.Get(name)
+		}
+	}
+	if len(fields) == 0 {
+		return nil
+	}
+
+	name := strings.Trim(o.options.Get("folder"), "/")
+	if name != "" {
+		isSameFolder := func(f folderCRS) bool { return f.Folder == name }
+		folder := folderCRS{name, o.options.Get("crs"), o.options.Get("vertical-crs")}
+		others := slices.DeleteFunc(slices.Clone(about.FolderCRS), isSameFolder)
+		fields = map[string]any{"folder_crs": append(others, folder)}
+	}
+	text, _ := json.Marshal(fields) // never fails
+	return text
 }
 
 // readAbout returns the content of the file that --about names, or nil. "-" is the standard input.
@@ -147,6 +196,12 @@ func addDatasetCommand(ctx context.Context, o invocation) error {
 
 	name := o.option("name", filepath.Base(path))
 	d, err := o.createDataset(ctx, name, path)
+	if err != nil {
+		return err
+	}
+
+	change := datasetChangeRequest{About: o.crsFields(d.About)}
+	d, err = updateDataset(ctx, o.db, operatorActor(), d.ID, change, operatorNow, nil)
 	if err != nil {
 		return err
 	}

@@ -201,9 +201,10 @@ func commands() []command {
 		},
 
 		{
-			"dataset add", "PATH [--name NAME] [--requires PERMISSION]",
+			"dataset add",
+			"PATH [--name NAME] [--requires PERMISSION] [--crs CODE] [--vertical-crs CODE]",
 			needDatabase, addDatasetCommand,
-			"register a directory of elevation files and analyse it",
+			"register a directory of elevation files and analyse it; CODE is for files that name no CRS",
 		},
 		{
 			"dataset create", "NAME PATH [--requires PERMISSION]",
@@ -212,11 +213,14 @@ func commands() []command {
 		},
 		{
 			"dataset set",
-			"DATASET [--name NAME] [--description TEXT] [--about FILE] [--requires PERMISSION] [--json]",
+			"DATASET [--name NAME] [--description TEXT] [--about FILE] [--requires PERMISSION] " +
+				"[--crs CODE] [--vertical-crs CODE] [--folder FOLDER] [--json]",
 			needDatabase, setDatasetCommand,
 			"change a dataset; FILE has JSON: title, license, providers, keywords and more; " +
 				"with --requires only holders of the permission see it, " +
-				"with an empty one all who may read datasets",
+				"with an empty one all who may read datasets; " +
+				"CODE, such as EPSG:2154, is for files below FOLDER, or anywhere, that name no CRS; " +
+				"an empty one sets none",
 		},
 		{
 			"dataset list", "[--json]",

@@ -212,7 +212,7 @@ func forms() []form {
 		{"/datasets/{id}", "PATCH /datasets/{id}",
 			"name description requires about.title about.license about.attribution about.surveyed_from " +
 				"about.surveyed_until about.link about.keywords, about.providers{} about.vertical_rmse_m{} " +
-				"about.vertical_rmse_source",
+				"about.vertical_rmse_source about.default_crs about.default_vertical_crs about.folder_crs{}",
 			"/datasets/{id}", "/datasets/{id}?done=saved"},
 		{"/datasets/{id}/expectation", "PATCH /datasets/{id}/expectation",
 			"crs vertical_crs posting sample_type nodata width height name boundary{}",

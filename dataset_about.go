@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
+	"io/fs"
 	"math"
 	"net/url"
 	"regexp"
@@ -23,6 +25,23 @@ type datasetAbout struct {
 	VerticalRMSESource string            `json:"vertical_rmse_source"`
 	Keywords           []string          `json:"keywords"`
 	Link               string            `json:"link"` // a page about the dataset
+
+	setCRSs
+}
+
+// setCRSs is the CRSs that are set for files that name none: in general, and in folders. Each is an
+// EPSG code as in extent.CRS, or empty.
+type setCRSs struct {
+	DefaultCRS         string      `json:"default_crs"`
+	DefaultVerticalCRS string      `json:"default_vertical_crs"`
+	FolderCRS          []folderCRS `json:"folder_crs"` // in the order of paths
+}
+
+// folderCRS is the CRSs of a folder. An empty one is that of the folder above.
+type folderCRS struct {
+	Folder      string `json:"folder"` // its path below the directory, as files have it
+	CRS         string `json:"crs"`
+	VerticalCRS string `json:"vertical_crs"`
 }
 
 // datasetProvider is an organization that had a part in a dataset (STAC 1.0.0, provider object).
@@ -47,6 +66,7 @@ func (a datasetAbout) changedBy(fields json.RawMessage) (datasetAbout, error) {
 	changed := a
 	changed.Providers = nil
 	changed.Keywords = nil
+	changed.FolderCRS = nil
 	if a.VerticalRMSE != nil {
 		changed.VerticalRMSE = new(*a.VerticalRMSE)
 	}
@@ -66,8 +86,12 @@ func (a datasetAbout) changedBy(fields json.RawMessage) (datasetAbout, error) {
 	if changed.Keywords == nil {
 		changed.Keywords = a.Keywords
 	}
+	if changed.FolderCRS == nil {
+		changed.FolderCRS = slices.Clone(a.FolderCRS)
+	}
 
 	changed.check(&v)
+	changed.setCRSs.check(&v)
 	return changed, v.err()
 }
 
@@ -116,6 +140,46 @@ func (a datasetAbout) check(v *invalid) {
 		"must be at most 20 providers with name, url and the roles licensor, producer, processor or host")
 }
 
+// check notes what is wrong with the CRSs, and brings those of folders into their order.
+func (c *setCRSs) check(v *invalid) {
+	const horizontal = "must be the code of a known CRS without heights, such as EPSG:25832"
+	const vertical = "must be the code of a known vertical CRS, such as EPSG:5720"
+	v.check(isCodeOf(c.DefaultCRS, false), "about.default_crs", fieldUnknown, horizontal)
+	v.check(isCodeOf(c.DefaultVerticalCRS, true), "about.default_vertical_crs", fieldUnknown, vertical)
+
+	isEmpty := func(f folderCRS) bool { return f.CRS+f.VerticalCRS == "" }
+	c.FolderCRS = slices.DeleteFunc(c.FolderCRS, isEmpty)
+	v.check(len(c.FolderCRS) <= 100, "about.folder_crs", fieldMalformed, "must be at most 100 folders")
+
+	for i, f := range c.FolderCRS {
+		f.Folder = strings.Trim(f.Folder, "/")
+		c.FolderCRS[i] = f
+
+		isPath := fs.ValidPath(f.Folder) && f.Folder != "." && isLine(f.Folder, 1, maxPath)
+		v.check(isPath, "about.folder_crs", fieldMalformed, "folder must be a path below the directory")
+		v.check(isCodeOf(f.CRS, false), "about.folder_crs", fieldUnknown, "crs "+horizontal)
+		v.check(isCodeOf(f.VerticalCRS, true), "about.folder_crs", fieldUnknown, "vertical_crs "+vertical)
+	}
+
+	byFolder := func(f, g folderCRS) int { return strings.Compare(f.Folder, g.Folder) }
+	slices.SortStableFunc(c.FolderCRS, byFolder)
+}
+
+// of returns the CRSs that are set for a file with that path, if it names none.
+func (c setCRSs) of(path string) (crs, verticalCRS string) {
+	crs = c.DefaultCRS
+	verticalCRS = c.DefaultVerticalCRS
+
+	// A folder comes before the folders in it.
+	for _, f := range c.FolderCRS {
+		if strings.HasPrefix(path, f.Folder+"/") {
+			crs = cmp.Or(f.CRS, crs)
+			verticalCRS = cmp.Or(f.VerticalCRS, verticalCRS)
+		}
+	}
+	return crs, verticalCRS
+}
+
 // isURL reports whether text is an absolute URL of the web.
 func isURL(text string) bool {
 	u, err := url.Parse(text)
@@ -160,18 +224,24 @@ func (a datasetAbout) addTo(collection object, links []object) []object {
 		collection["providers"] = a.Providers
 	}
 
-	// STAC 1.0.0: one SPDX identifier; "various" for an expression of several; or "proprietary"
-	// with a link to the license.
-	switch {
-	case isURL(a.License):
+	collection["license"] = a.stacLicense()
+	if isURL(a.License) {
 		links = append(links, stacLink("license", a.License, "text/html"))
-	case strings.Contains(a.License, " "):
-		collection["license"] = "various"
-	case a.License != "":
-		collection["license"] = a.License
 	}
 	if a.Link != "" {
 		links = append(links, stacLink("about", a.Link, "text/html"))
 	}
 	return links
+}
+
+// stacLicense returns the license as STAC 1.0.0 has it: one SPDX identifier; "various" for an
+// expression of several; or "proprietary", if it is unknown or a link says it.
+func (a datasetAbout) stacLicense() string {
+	if a.License == "" || isURL(a.License) {
+		return "proprietary"
+	}
+	if strings.Contains(a.License, " ") {
+		return "various"
+	}
+	return a.License
 }

@@ -10,7 +10,8 @@ import (
 
 // fullAbout is a description with every field.
 const fullAbout = `{"title":"Terrain model","license":"CC-BY-4.0","attribution":"© Survey","providers":[{"name":"Survey","roles":["producer"],"url":"https://example.org"}],` +
-	`"surveyed_from":"2024-03-01","surveyed_until":"2024-04-30","vertical_rmse_m":0.15,"vertical_rmse_source":"240 check points","keywords":["lidar","alps"],"link":"https://example.org/alps"}`
+	`"surveyed_from":"2024-03-01","surveyed_until":"2024-04-30","vertical_rmse_m":0.15,"vertical_rmse_source":"240 check points","keywords":["lidar","alps"],"link":"https://example.org/alps",` +
+	`"default_crs":"EPSG:2154","default_vertical_crs":"EPSG:5720","folder_crs":[{"folder":"corse","crs":"","vertical_crs":"EPSG:5721"}]}`
 
 // TestAbout: the description of a dataset is changed field by field, and shown by the API, by STAC and by the command.
 // Nobody overwrites a change that somebody else has made meanwhile.

@@ -230,14 +230,6 @@ func (s *fileSet) addMixed(mixed map[uint64]*flaw, folder uint64, file int32, de
 	}
 }
 
-// epsgCode returns the number of a text such as EPSG:4326.
-func epsgCode(text string) (code int, ok bool) {
-	number, isCode := strings.CutPrefix(text, "EPSG:")
-	code, err := strconv.Atoi(number)
-	isNumber := err == nil
-	return code, isCode && isNumber
-}
-
 // titleOfCode adds the name to an EPSG code. Any other text stays as it is.
 func titleOfCode(text string) string {
 	code, isCode := epsgCode(text)

@@ -14,7 +14,7 @@ import (
 // getTable answers GET /api/v1/datasets/{id}/files.csv with the files that match the filter, for
 // spreadsheets.
 func (c *catalogue) getTable(w http.ResponseWriter, r *http.Request) error {
-	_, f, err := c.pathFilter(r)
+	d, f, err := c.pathFilter(r)
 	if err != nil {
 		return err
 	}
@@ -28,6 +28,7 @@ func (c *catalogue) getTable(w http.ResponseWriter, r *http.Request) error {
 		minx miny maxx maxy
 		west south east north bbox_accuracy_m
 		resolution_m source warnings
+		license surveyed_from surveyed_until
 		md5 sha256`
 
 	return writeStream(w, r, "text/csv; charset=utf-8", func(out io.Writer) error {
@@ -35,7 +36,7 @@ func (c *catalogue) getTable(w http.ResponseWriter, r *http.Request) error {
 		table.Write(strings.Fields(columns))
 
 		writeRow := func(file datasetFile) error {
-			return table.Write(csvRow(file))
+			return table.Write(csvRow(d, file))
 		}
 		err := c.eachFile(r, f, writeRow)
 		table.Flush()
@@ -43,8 +44,8 @@ func (c *catalogue) getTable(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// csvRow returns the cells of a file.
-func csvRow(f datasetFile) []string {
+// csvRow returns the cells of a file of a dataset.
+func csvRow(d dataset, f datasetFile) []string {
 	cells := []string{
 		csvCell(&f.ID),
 		f.Path,
@@ -66,7 +67,13 @@ func csvRow(f datasetFile) []string {
 		cells = append(cells, corners...)
 	}
 
-	cells = append(cells, strings.Join(f.Warnings, "; "), csvCell(f.MD5), csvCell(f.SHA256))
+	cells = append(cells,
+		strings.Join(f.Warnings, "; "),
+		d.About.License,
+		d.About.SurveyedFrom,
+		d.About.SurveyedUntil,
+		csvCell(f.MD5),
+		csvCell(f.SHA256))
 	for i := range cells {
 		cells[i] = harmlessCell(cells[i])
 	}

@@ -127,9 +127,10 @@ func (e expectation) audited() map[string]any {
 	return shown
 }
 
-// queueChecks queues an analysis that only checks the rows of a dataset, and returns its id. It
-// queues none and returns 0 if the dataset was never analysed, if an analysis has not ended, or if
-// the last checks have seen the present expectation.
+// queueChecks queues an analysis that only places and checks the rows of a dataset, and returns its
+// id. It queues none and returns 0 if the dataset was never analysed, if an analysis has not ended,
+// or if the last checks have seen the present expectation, and the present CRSs of files that name
+// none.
 func queueChecks(ctx context.Context, tx pgx.Tx, by string, datasetID int64) (int64, error) {
 	const query = `
 		INSERT INTO analyses (
@@ -149,13 +150,22 @@ func queueChecks(ctx context.Context, tx pgx.Tx, by string, datasetID int64) (in
 			(SELECT count(*) FROM elevation_dataset_file_meta WHERE dataset_id = $1)
 		WHERE EXISTS (SELECT FROM analyses WHERE dataset_id = $1 AND state = 'succeeded')
 			AND NOT EXISTS (SELECT FROM analyses WHERE dataset_id = $1 AND finished_at IS NULL)
-			AND (SELECT updated_at FROM dataset_expectations WHERE dataset_id = $1)
-				IS DISTINCT FROM (SELECT expected_at FROM dataset_results WHERE dataset_id = $1)
+			AND EXISTS (SELECT FROM (` + outdatedResults + `) r WHERE is_outdated)
 		RETURNING id`
 
 	queued, err := collectOne[struct{ ID int64 }](ctx, tx, nil, "queue checks", query, datasetID, by)
 	return queued.ID, err
 }
+
+// outdatedResults is SQL for whether the results of dataset $1 are of another expectation than the
+// present one, or of other CRSs of files that name none.
+const outdatedResults = `
+	SELECT
+		r.expected_at IS DISTINCT FROM e.updated_at OR coalesce(r.crs_version, 0) <> d.crs_version AS is_outdated
+	FROM datasets d
+	LEFT JOIN dataset_results r ON r.dataset_id = d.id
+	LEFT JOIN dataset_expectations e ON e.dataset_id = d.id
+	WHERE d.id = $1`
 
 // check returns a 422 that says which fields are wrong. It writes the values as the rows of files
 // have them, and the boundary as a MultiPolygon.

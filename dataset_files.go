@@ -47,7 +47,8 @@ func (t *fileTime) ScanInt64(ns pgtype.Int8) error {
 const fileColumns = ` id, path, size_bytes, modified_ns AS modified_at, analyzed_at, ` +
 	`format, status, reason, width, height, bands, sample_type, nodata, unit, scale, "offset", ` +
 	`compression, data_bytes, pixel_is, transform, native_bbox, crs, crs_definition, crs_name, ` +
-	`vertical_crs, bbox, bbox_accuracy_m, resolution_m, source, warnings, cog, md5, sha256`
+	`vertical_crs, bbox, bbox_accuracy_m, resolution_m, source, warnings, cog, md5, sha256, ` +
+	`lacks_crs, set_crs, set_vertical_crs, own_warnings`
 
 // column is a column of the table of files, with the value of a file.
 type column struct {
@@ -100,6 +101,10 @@ func (m *ElevationDatasetFileMeta) stored() (names []string, values []any) {
 		column{"warnings", m.Warnings},
 		column{"md5", m.MD5},
 		column{"sha256", m.SHA256},
+		column{"lacks_crs", m.LacksCRS},
+		column{"set_crs", m.SetCRS},
+		column{"set_vertical_crs", m.SetVerticalCRS},
+		column{"own_warnings", m.OwnWarnings},
 	)
 
 	for _, c := range all {
@@ -151,11 +156,18 @@ type fileFilter struct {
 	of        datasetFilter // of datasets
 	since     *int64        // the first and the last modification time, in nanoseconds since 1970
 	until     *int64
-	box       *mapBox // nil: anywhere; east is at least west, and more than 180 if the box crosses 180°
-	isPoint   bool    // the box is a point, and the rasters themselves must cover it
-	isPartly  bool    // only files that may lie partly outside of the box
-	area      area    // inside the box; the files' footprints must meet it; nil: any
-	sort      string  // "": as order says
+	surveys
+	box      *mapBox // nil: anywhere; east is at least west, and more than 180 if the box crosses 180°
+	isPoint  bool    // the box is a point, and the rasters themselves must cover it
+	isPartly bool    // only files that may lie partly outside of the box
+	area     area    // inside the box; the files' footprints must meet it; nil: any
+	sort     string  // "": as order says
+}
+
+// surveys are the datasets with a survey, whose files have its time, not their own.
+type surveys struct {
+	Surveyed []int64 // it has the time of the filter
+	Others   []int64 // it has not
 }
 
 // The orders of files. Files of the same resolution or time are in the order of their paths.
@@ -497,8 +509,9 @@ const (
 			AND (@warned::boolean IS NOT TRUE OR f.warnings <> '{}')
 			AND (@ids::bigint[] IS NULL OR f.id = ANY (@ids))
 			AND (@dataset::bigint IS NOT NULL OR f.dataset_id = ANY (@datasets::bigint[]))
-			AND (@since::bigint IS NULL OR f.modified_ns >= @since)
-			AND (@until::bigint IS NULL OR f.modified_ns <= @until)
+			AND (@since::bigint IS NULL OR f.modified_ns >= @since OR f.dataset_id = ANY (@surveyed::bigint[]))
+			AND (@until::bigint IS NULL OR f.modified_ns <= @until OR f.dataset_id = ANY (@surveyed::bigint[]))
+			AND (@others::bigint[] IS NULL OR f.dataset_id <> ALL (@others))
 			AND (@partly::boolean IS NOT TRUE OR NOT f.bbox[1] BETWEEN @west AND f.bbox[3]
 				OR f.bbox[3] > @east OR f.bbox[2] < @south OR f.bbox[4] > @north)`
 	fileEast = `(f.bbox[3] + CASE WHEN f.bbox[3] < f.bbox[1] THEN 360 ELSE 0 END)`
@@ -559,6 +572,8 @@ func (f fileFilter) args(after []string, limit int) pgx.NamedArgs {
 		"datasets": f.datasets,
 		"since":    f.since,
 		"until":    f.until,
+		"surveyed": f.Surveyed,
+		"others":   f.Others,
 		"partly":   f.isPartly,
 
 		"west":  box.West,

@@ -18,9 +18,10 @@ import (
 	"unicode/utf8"
 )
 
-// fileProperties returns the properties of a file's feature: its row, without lists. The field
-// location is the path as gdaltindex in the dataset root writes it. If d has no directory, which is
-// not shown to all, it is the path below that directory.
+// fileProperties returns the properties of a file's feature: its row, without lists, and the
+// license and survey of its dataset. The field location is the path as gdaltindex in the dataset
+// root writes it. If d has no directory, which is not shown to all, it is the path below that
+// directory.
 func fileProperties(d dataset, f datasetFile) object {
 	raw, _ := decodePath(f.Path) // as the walk wrote it
 	if !utf8.ValidString(raw) {  // JSON cannot hold it
@@ -37,6 +38,10 @@ func fileProperties(d dataset, f datasetFile) object {
 		"modified_at": f.ModifiedAt,
 		"analyzed_at": f.AnalyzedAt,
 		"warnings":    strings.Join(f.Warnings, "; "),
+
+		"license":        nonEmpty(d.About.License),
+		"surveyed_from":  nonEmpty(d.About.SurveyedFrom),
+		"surveyed_until": nonEmpty(d.About.SurveyedUntil),
 	}
 
 	for _, c := range f.columns() {

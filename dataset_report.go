@@ -338,9 +338,7 @@ func (d dataset) report(ctx context.Context, q querier) (folderReport, error) {
 			EXISTS (
 				SELECT FROM analyses WHERE dataset_id = d.id AND state = 'succeeded'
 			) AS was_analyzed,
-			r.expected_at IS DISTINCT FROM (
-				SELECT updated_at FROM dataset_expectations WHERE dataset_id = d.id
-			) AS is_outdated
+			(` + outdatedResults + `)
 		FROM datasets d
 		LEFT JOIN dataset_results r ON r.dataset_id = d.id
 		LEFT JOIN LATERAL (

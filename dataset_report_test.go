@@ -316,7 +316,7 @@ func TestNoFalseStatements(t *testing.T) {
 		{"a copy that sorts first", []any{"a copy of b", utm(32632, 500), "b", utm(32632, 500), "c", utm(32632, 501), "d", utm(32632, 502)},
 			map[string][]string{"duplicate": {"a copy of b: the same content as b"}}},
 		{"no CRS", []any{"a", utm(32632, 500), "b", utm(32632, 501), "c", utm(32632, 502), "d", noCRS, "e", utm(32632, 504), "f", utm(32632, 505)},
-			map[string][]string{"no_extent": {"d: the file does not name its CRS; assign one, for example with gdal_edit.py -a_srs"}}},
+			map[string][]string{"no_extent": {"d: the file does not name its CRS; set one for the dataset, or assign one to the file, for example with gdal_edit.py -a_srs"}}},
 		{"the metre in several spellings", []any{"a", utm(32632, 500, inUnit("m")), "b", utm(32632, 501, inUnit("Metre")), "c", utm(32632, 502, inUnit("meters"))},
 			map[string][]string{}},
 		{"feet", []any{"a", utm(32632, 500, inUnit("m")), "b", utm(32632, 501, inUnit("m")), "c", utm(32632, 502, inUnit("metre")), "d", utm(32632, 503, inUnit("ft"))},

@@ -18,6 +18,7 @@ const checksVersion = 2
 type results struct {
 	analysisID int64
 	expectedAt *time.Time // when the expectation was last changed; nil: never
+	crsVersion int        // datasets.crs_version with which the rows were placed
 	summary    resultSummary
 	findings   []findingRow
 	totals     []findingTotal
@@ -332,7 +333,8 @@ func (r *results) storeSummary(ctx context.Context, tx pgx.Tx, datasetID int64) 
 			summary,
 			picture,
 			picture_by_status,
-			checks_version
+			checks_version,
+			crs_version
 		)
 		SELECT
 			$1,
@@ -347,7 +349,8 @@ func (r *results) storeSummary(ctx context.Context, tx pgx.Tx, datasetID int64) 
 			$3,
 			$4,
 			$5,
-			$7
+			$7,
+			$8
 		FROM analyses
 		WHERE id = $2
 		ON CONFLICT (dataset_id) DO UPDATE
@@ -357,13 +360,14 @@ func (r *results) storeSummary(ctx context.Context, tx pgx.Tx, datasetID int64) 
 			expected_at = excluded.expected_at,
 			analyzed_at = excluded.analyzed_at,
 			checks_version = excluded.checks_version,
+			crs_version = excluded.crs_version,
 			checked_at = now(),
 			summary = excluded.summary,
 			picture = excluded.picture,
 			picture_by_status = excluded.picture_by_status`
 
 	_, err := execute(ctx, tx, "store results", replace,
-		datasetID, r.analysisID, r.summary, r.picture, r.byStatus, r.expectedAt, checksVersion)
+		datasetID, r.analysisID, r.summary, r.picture, r.byStatus, r.expectedAt, checksVersion, r.crsVersion)
 	return err
 }
 

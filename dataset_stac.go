@@ -307,7 +307,6 @@ func (c stacCollection) object(root string) object {
 		"id":              strconv.FormatInt(c.ID, 10),
 		"title":           c.Name,
 		"description":     cmp.Or(c.Description, c.Name),
-		"license":         "proprietary",
 		"itemType":        "feature",
 		"crs":             []string{"http://www.opengis.net/def/crs/OGC/1.3/CRS84"},
 		"extent": object{

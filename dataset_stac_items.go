@@ -25,9 +25,32 @@ const (
 	stacItemAssets = "https://stac-extensions.github.io/item-assets/v1.0.0/schema.json"
 )
 
-// itemOf returns a file as a STAC Item, which is a GeoJSON feature, for a request. The property
-// href is for programs that show no assets.
-func (c *catalogue) itemOf(r *http.Request, f datasetFile) object {
+// itemsOf returns files as STAC Items for a request.
+func (c *catalogue) itemsOf(r *http.Request, files ...datasetFile) ([]object, error) {
+	const query = `
+		SELECT coalesce(jsonb_object_agg(id, about), '{}')
+		FROM datasets
+		WHERE id = ANY ($1::bigint[])`
+
+	var ids []int64
+	for _, f := range files {
+		ids = append(ids, f.DatasetID)
+	}
+	abouts, err := scalar[map[int64]datasetAbout](r.Context(), c.core.db, "get descriptions", query, ids)
+	if err != nil {
+		return nil, err
+	}
+
+	items := []object{}
+	for _, f := range files {
+		items = append(items, c.itemOf(r, f, abouts[f.DatasetID]))
+	}
+	return items, nil
+}
+
+// itemOf returns a file as a STAC Item, which is a GeoJSON feature, for a request. about describes
+// its dataset. The property href is for programs that show no assets.
+func (c *catalogue) itemOf(r *http.Request, f datasetFile, about datasetAbout) object {
 	base := c.core.baseURL(r)
 	root := base + stacPath
 	href := base + dataPath(f.DatasetID, f.Path)
@@ -37,6 +60,7 @@ func (c *catalogue) itemOf(r *http.Request, f datasetFile) object {
 	properties := object{
 		"title":        f.Path,
 		"datetime":     inMilliseconds(&f.ModifiedAt),
+		"license":      about.stacLicense(),
 		"format":       f.Format,
 		"proj:code":    f.CRS,
 		"proj:epsg":    nil,
@@ -44,6 +68,11 @@ func (c *catalogue) itemOf(r *http.Request, f datasetFile) object {
 		"nodata":       f.Nodata,
 		"vertical_crs": f.VerticalCRS,
 		"warnings":     strings.Join(f.Warnings, "; "),
+	}
+	if first, last := about.survey(); first != nil && last != nil {
+		properties["datetime"] = nil
+		properties["start_datetime"] = first
+		properties["end_datetime"] = last
 	}
 	if f.CRS != nil {
 		code := strings.TrimPrefix(*f.CRS, "EPSG:") // a row has no other text
@@ -101,7 +130,11 @@ func (c *catalogue) getItem(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return writeGeoJSON(w, c.itemOf(r, file))
+	items, err := c.itemsOf(r, file)
+	if err != nil {
+		return err
+	}
+	return writeGeoJSON(w, items[0])
 }
 
 // writeGeoJSON answers with v as GeoJSON.
@@ -280,9 +313,9 @@ func (c *catalogue) searchItems(w http.ResponseWriter, r *http.Request) error {
 		links = append(links, nextPage(r.Method, at, query, body, cursor))
 	}
 
-	items := []object{}
-	for _, file := range files {
-		items = append(items, c.itemOf(r, file))
+	items, err := c.itemsOf(r, files...)
+	if err != nil {
+		return err
 	}
 	answer["features"] = items
 	answer["links"] = links
@@ -298,6 +331,34 @@ func (c *catalogue) selectItems(r *http.Request, f *fileFilter) error {
 	if f.datasetID != nil && named != nil && !slices.Contains(named, *f.datasetID) {
 		f.ids = []int64{}
 	}
+
+	hasTime := f.since != nil || f.until != nil
+	if err == nil && hasTime {
+		err = f.selectSurveyed(r.Context(), c.core.db)
+	}
+	return err
+}
+
+// selectSurveyed finds the datasets whose survey has the filter's time, and those whose survey has
+// not. In datasets without a survey, the time of each file counts. Times are in nanoseconds.
+func (f *fileFilter) selectSurveyed(ctx context.Context, q querier) (err error) {
+	const query = `
+		SELECT
+			array_agg(id) FILTER (WHERE meets) AS surveyed,
+			array_agg(id) FILTER (WHERE NOT meets) AS others
+		FROM (
+			SELECT
+				id,
+				($4::bigint IS NULL OR extract(epoch FROM (about ->> 'surveyed_from')::date) * 1e9 <= $4)
+					AND ($3::bigint IS NULL
+						OR extract(epoch FROM (about ->> 'surveyed_until')::date + 1) * 1e9 - 1e9 >= $3) AS meets
+			FROM datasets
+			WHERE CASE WHEN $1::bigint IS NULL THEN id = ANY ($2::bigint[]) ELSE id = $1 END
+				AND about ->> 'surveyed_from' <> ''
+				AND about ->> 'surveyed_until' <> ''
+		) d`
+
+	f.surveys, err = collectOne[surveys](ctx, q, nil, "list surveys", query, f.datasetID, f.datasets, f.since, f.until)
 	return err
 }
 

@@ -300,7 +300,7 @@ func (c *catalogue) updateDataset(w http.ResponseWriter, r *http.Request, in dat
 }
 
 // updateDataset changes a dataset that has one of the tags, if there are any. now is as for
-// mayRequire.
+// mayRequire. If the change sets other CRSs, it queues an analysis that places the files.
 func updateDataset(
 	ctx context.Context,
 	db *pgxpool.Pool,
@@ -316,6 +316,7 @@ func updateDataset(
 			description = $3,
 			requires = $4,
 			about = $5,
+			crs_version = crs_version + $6::boolean::integer,
 			updated_at = now()
 		WHERE id = $1
 		RETURNING ` + datasetColumns
@@ -348,10 +349,14 @@ func updateDataset(
 		if err := mayRequire(ctx, tx, d.Requires, after.Requires, now); err != nil {
 			return nil, nil, err
 		}
+		isPlacedAnew := !isSame(d.About.setCRSs, after.About.setCRSs)
 		after, err = oneDataset(
 			ctx, tx, nil, "update dataset",
-			query, d.ID, after.Name, after.Description, after.Requires, after.About,
+			query, d.ID, after.Name, after.Description, after.Requires, after.About, isPlacedAnew,
 		)
+		if err == nil && isPlacedAnew {
+			_, err = queueChecks(ctx, tx, by.name, d.ID)
+		}
 		return d, after, err
 	}
 	err = changeDataset(ctx, db, by, id, "dataset.update", update)

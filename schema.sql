@@ -351,3 +351,7 @@ DROP TABLE audit_breaks;
 -- migration 7: version 1.0.0, sixth step
 
 -- This migration changes no table of accounts.
+
+-- migration 8: version 1.0.0, seventh step
+
+-- This migration changes no table of accounts.

@@ -434,3 +434,25 @@ CREATE TABLE listed_checksums (
   CONSTRAINT listed_checksums_algorithm_check CHECK (algorithm IN ('MD5', 'SHA256'))
 );
 CREATE INDEX listed_checksums_path_idx ON listed_checksums (dataset_id, path);
+
+-- migration 8: version 1.0.0, seventh step
+
+-- The CRSs of files that name none are set in datasets.about. crs_version rises with each change of
+-- them. dataset_results has the number with which the rows were placed when they were checked.
+ALTER TABLE datasets
+  ALTER COLUMN about SET DEFAULT '{"providers": [], "keywords": [], "folder_crs": []}',
+  ADD COLUMN crs_version integer NOT NULL DEFAULT 0;
+UPDATE datasets SET about = about || '{"folder_crs": []}';
+ALTER TABLE dataset_results ADD COLUMN crs_version integer NOT NULL DEFAULT 0;
+
+-- lacks_crs: the file names no CRS. set_crs and set_vertical_crs are the codes that were set for it,
+-- and that crs and vertical_crs have too; empty: none. With set_crs, only the first own_warnings of the
+-- warnings are about the file itself.
+ALTER TABLE elevation_dataset_file_meta
+  ADD COLUMN lacks_crs        boolean NOT NULL DEFAULT false,
+  ADD COLUMN set_crs          text    NOT NULL DEFAULT '',
+  ADD COLUMN set_vertical_crs text    NOT NULL DEFAULT '',
+  ADD COLUMN own_warnings     integer NOT NULL DEFAULT 0;
+UPDATE elevation_dataset_file_meta
+  SET lacks_crs = true
+  WHERE status = 'no_bbox' AND reason LIKE 'the file does not name its CRS%';
