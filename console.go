@@ -105,6 +105,7 @@ func parsePages(passwordMin int) *template.Template {
 		"metres": func(m float64) string { return threeDigits(m) + " m" },
 		"yes":    func(is *bool) bool { return is != nil && *is },
 		"json":   jsonText,
+		"health": healthOf,
 		"text":   func(text *string) string { return *cmp.Or(text, new("")) },
 		"input":  inputTime,
 		"once":   rand.Text,

@@ -5,13 +5,18 @@ import (
 	"time"
 )
 
+// maxHomeDatasets is how many datasets the home page shows, the worst first.
+const maxHomeDatasets = 20
+
 // homePage reads the page at /: what Cairn is or, for somebody who is signed in, the unread
-// messages, the accounts that wait for approval and the state of the datasets.
+// messages, the accounts that wait for approval, the health of the datasets, and the first steps of
+// an administrator.
 func (c *console) homePage(a *apiReader) *page {
-	const countPending = `
-		SELECT count(*)
-		FROM users
-		WHERE status = 'pending'`
+	const countUsers = `
+		SELECT
+			count(*) FILTER (WHERE status = 'pending') AS pending,
+			count(*) AS total
+		FROM users`
 
 	data := map[string]any{"Registration": c.core.cfg.registration != registrationClosed}
 	reader := principalOf(a.r)
@@ -22,13 +27,16 @@ func (c *console) homePage(a *apiReader) *page {
 	}
 
 	if reader != nil && reader.holds(datasetRead) {
-		datasets := get[listOf[datasetItem]](a, "/api/v1/datasets", "limit=20")
-		data["Datasets"] = a.addAnalyses(datasets.Items)
+		datasets := a.addAnalyses(getAll[datasetItem](a, "/api/v1/datasets"))
+		slices.SortStableFunc(datasets, func(a, b datasetDetails) int { return healthOf(a).rank - healthOf(b).rank })
+		data["Datasets"] = datasets[:min(len(datasets), maxHomeDatasets)]
+		data["More"] = len(datasets) > maxHomeDatasets
+		data["IsAnalyzed"] = slices.ContainsFunc(datasets, func(d datasetDetails) bool { return d.Analysis != nil })
 	}
 
-	approves := c.core.cfg.registration == registrationApproval && reader != nil && reader.holds(userManage)
-	if approves && a.err == nil {
-		data["Pending"], a.err = scalar[int64](a.r.Context(), c.core.db, "count accounts to approve", countPending)
+	if reader != nil && reader.holds(userManage) && a.err == nil {
+		data["Users"], a.err = collectOne[struct{ Pending, Total int64 }](
+			a.r.Context(), c.core.db, nil, "count users", countUsers)
 	}
 
 	return &page{Template: "home", Title: "Cairn", Data: data}

@@ -29,6 +29,37 @@ func (c *console) datasetsPage(a *apiReader) *page {
 	}
 }
 
+// health says how a dataset is: whether its directory could be read, and whether it has problems.
+type health struct {
+	Class string // of the style sheet
+	Text  string
+	rank  int // the worst comes first
+}
+
+// healthOf returns the health of a dataset by its newest analysis and the overview of its report.
+// Notes are no problems.
+func healthOf(d datasetDetails) health {
+	problems := plural(d.Report.Errors+d.Report.Warnings, "problem")
+	hasFailed := d.Analysis != nil && d.Analysis.State == stateFailed
+
+	switch {
+	case hasFailed && *d.Analysis.FailureCode == failureUnavailable:
+		return health{"bad", "directory unreachable", 0}
+	case hasFailed:
+		return health{"bad", "last analysis failed", 0}
+	case d.Report.Errors > 0:
+		return health{"bad", problems, 1}
+	case d.Report.Warnings > 0:
+		return health{"warn", problems, 2}
+	case d.Report.Verdict == nothingLocated:
+		return health{"warn", "no file located", 3}
+	case d.Report.Verdict == notChecked:
+		return health{"dim", "not checked", 4}
+	default:
+		return health{"good", "fine", 5}
+	}
+}
+
 // datasetData is a dataset with what its page shows beside it.
 type datasetData struct {
 	datasetDetails

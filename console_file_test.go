@@ -69,3 +69,41 @@ func TestFilePage(t *testing.T) {
 	checkLacks(t, "page without dataset.download", page, "/data/")
 	reader.shows(404, "GET", pages+"/files/999", "")
 }
+
+// TestHealth: the start page shows the datasets with problems first, and the steps of a new
+// administrator until they are done.
+func TestHealth(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	root := ts.signIn("root", "all")
+	b := ts.browse("root")
+	b.shows(200, "GET", "/", "", "First steps", "Register a directory", "✓ There are 2 accounts.")
+
+	// A dataset without a fault, one with a file that is cut off, and one whose directory goes.
+	file := geographicTIFF(7, 47)
+	for name, content := range map[string][]byte{"fine": file, "broken": file[:60], "gone": file} {
+		dir := filepath.Join(ts.datasets, name)
+		err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(dir, "a.tif"), content, 0o644))
+		if err != nil {
+			t.Fatal(err)
+		}
+		root.analyze(root.addDataset(name), nil)
+	}
+	if err := os.RemoveAll(filepath.Join(ts.datasets, "gone")); err != nil {
+		t.Fatal(err)
+	}
+	gone := root.must(200, "GET", "/api/v1/datasets?name=gone", nil).items()[0]["id"]
+	root.analyze(fmt.Sprint("/api/v1/datasets/", gone), nil)
+	root.addDataset(".")
+
+	page := b.shows(200, "GET", "/", "")
+	order := regexp.MustCompile(`class="health (\w+)" href="[^"]*">([^<]*)<`).FindAllStringSubmatch(page, -1)
+	var got []string
+	for _, found := range order {
+		got = append(got, found[1]+" "+found[2])
+	}
+	want := "bad directory unreachable, bad 1 problem, dim not checked, good fine"
+	check(t, "health", strings.Join(got, ", "), want)
+	checkHas(t, "page", page, fmt.Sprintf(`<td class="n">%d B</td>`, len(file)))
+	checkLacks(t, "page", page, "First steps")
+}

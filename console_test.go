@@ -87,7 +87,7 @@ func (m *matrix) pageTarget(rt route) (path string, body any) {
 		"POST /permissions":            "name=p." + name + "&meaning=A test.",
 		"POST /datasets":               fmt.Sprintf("name=%s&path=moreset%d", name, m.fresh),
 		"POST /datasets/{id}":          "name=" + name,
-		"POST /datasets/{id}/accepted": "code=missing&note=sea",
+		"POST /datasets/{id}/accepted": "code=missing&paths=&note=sea",
 	}[rt.method+" "+rt.path])
 }
 
@@ -924,7 +924,7 @@ func TestNewestAnalyses(t *testing.T) {
 		}
 	}
 
-	shown := ts.browse("root").shows(200, "GET", "/datasets", "", `"/datasets/2/analyses/1"`, `"/datasets/3/analyses/3"`, "never analysed")
+	shown := ts.browse("root").shows(200, "GET", "/datasets", "", `"/datasets/2/analyses/1"`, `"/datasets/3/analyses/3"`, ">never</td>")
 	if n := strings.Count(shown, "/analyses/"); n != 2 {
 		t.Errorf("%d analyses", n)
 	}

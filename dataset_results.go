@@ -611,9 +611,12 @@ func storedGrids(ctx context.Context, q querier, datasetID int64) ([]tileGrid, e
 	return grids, err
 }
 
-// resultOverview is a verdict, with the numbers of findings that nobody has accepted.
+// resultOverview is a verdict, with the numbers of findings that nobody has accepted, and the files
+// that were checked.
 type resultOverview struct {
 	Verdict   string     `json:"verdict"`
+	Files     int64      `json:"files"`
+	Bytes     int64      `json:"bytes"` // of these files
 	Errors    int64      `json:"errors"`
 	Warnings  int64      `json:"warnings"`
 	Notes     int64      `json:"notes"`
@@ -635,6 +638,8 @@ func overviews(ctx context.Context, q querier, ids []int64) (map[int64]resultOve
 			r.dataset_id AS id,
 			r.checked_at,
 			(r.summary -> 'placed')::bigint AS placed,
+			(r.summary -> 'files')::bigint AS files,
+			(r.summary -> 'bytes')::bigint AS bytes,
 			coalesce(t.code, '') AS code,
 			coalesce(sum(t.total - t.accepted), 0)::bigint AS n
 		FROM dataset_results r
@@ -646,6 +651,8 @@ func overviews(ctx context.Context, q querier, ids []int64) (map[int64]resultOve
 		ID        int64
 		CheckedAt time.Time
 		Placed    int64
+		Files     int64
+		Bytes     int64
 		Code      string
 		N         int64
 	}](ctx, q, "count findings", query, ids)
@@ -659,6 +666,8 @@ func overviews(ctx context.Context, q querier, ids []int64) (map[int64]resultOve
 	for _, f := range found {
 		o := all[f.ID]
 		o.CheckedAt = &f.CheckedAt
+		o.Files = f.Files
+		o.Bytes = f.Bytes
 
 		switch severityOf(f.Code) {
 		case severe:
