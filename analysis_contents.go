@@ -125,6 +125,11 @@ func (a *analyzer) eachContent(ctx context.Context, t task, query string,
 		defer release()
 
 		readOne := func(r *detachedReader, i int) (store func() error, err error) {
+			// First the file before is stored, so that a kill costs one file.
+			if err := r.send(func() error { return nil }); err != nil {
+				return nil, err
+			}
+
 			found, err := read(ctx, t, r, files[i])
 			switch {
 			case r.ctx.Err() != nil:

@@ -69,6 +69,7 @@ func TestDatasetCommands(t *testing.T) {
 	says(1, "cairn: analysis 6 of all is running already\n", "dataset", "analyze", "all")
 	says(1, "analysis 6 of all is queued, but no instance", "dataset", "analyze", "all", "--wait") // it joins
 	says(1, "cairn: analysis 6 of all is running already, without --force\n", "dataset", "analyze", "all", "--wait", "--force")
+	says(1, "cairn: analysis 6 of all is running already, without --checksums\n", "dataset", "analyze", "all", "--wait", "--checksums")
 	if err := os.Mkdir(ts.datasets+"/other", 0o755); err != nil {
 		t.Fatal(err)
 	}

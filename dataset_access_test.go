@@ -411,8 +411,13 @@ func (w *hiddenWalk) act(dataset string, isHidden bool) {
 	switch w.random.IntN(11) {
 	case 0, 1: // files come and go
 		dir := c.must(200, "GET", dataset, nil).text("path")
-		w.write(dir, map[bool]string{true: "okapi", false: "b"}[isHidden]+fmt.Sprint(w.random.IntN(9), ".tif"))
-		c.analyze(dataset, nil)
+		name := map[bool]string{true: "okapi", false: "b"}[isHidden] + fmt.Sprint(w.random.IntN(9), ".tif")
+		w.write(dir, name)
+		list := filepath.Join(w.datasets, dir, "MD5SUMS")
+		if err := os.WriteFile(list, []byte(emptyMD5+"  "+name+"\n"), 0o644); err != nil {
+			w.t.Fatal(err)
+		}
+		c.analyze(dataset, map[string]bool{"checksums": w.random.IntN(2) == 0})
 	case 2:
 		c.must(200, "PATCH", dataset, map[string]any{"name": map[bool]string{true: "zebra", false: "open"}[isHidden] + unique})
 	case 3:
