@@ -136,7 +136,7 @@ func TestDocumentExamples(t *testing.T) {
 	for document, texts := range map[string][]string{
 		"docs/accounts.md": {"user.manage: ", "\ncairn_pw_", `"display_name":"Grace"`, `["keeper","member"]`, `"description":"Keeps the data in order"`, `"stale"`,
 			`"requires_second_factor":true`, `"requires_second_factor":false`, " curl/", "\ncairn_pat_", "admin user.roles"},
-		"docs/gis.md":       {`"path":"n46e007.tif","resolution_m":`, `"path":"n46e008.tif"`, `{"total":1,"paths":["utm32_500_5298.tif"]}`},
+		"docs/gis.md":       {`"path":"n46e007.tif","resolution_m":`, `"path":"n46e008.tif"`, `{"total":1,"paths":["utm32_500_5298.tif"]}`, "changed dataset 1, sample"},
 		"docs/operating.md": {"admin", `{"status":"ok"}`, "CAIRN_REGISTRATION=", "\ncairn_pat_"},
 	} {
 		t.Run(filepath.Base(document), func(t *testing.T) {
