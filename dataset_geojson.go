@@ -262,21 +262,6 @@ func writeRanged(
 	return serveContent(w, r, time.Time{}, io.NewSectionReader(content, 0, content.Size()))
 }
 
-// acceptsGzip reports whether Accept-Encoding (RFC 9110, section 12.5.3) allows gzip.
-func acceptsGzip(accepted string) bool {
-	for one := range strings.SplitSeq(accepted, ",") {
-		one = strings.ToLower(strings.ReplaceAll(one, " ", ""))
-		coding, weight, _ := strings.Cut(one, ";")
-		if coding != "gzip" {
-			continue
-		}
-
-		isRefused := weight != "" && strings.Trim(weight, "q=0.") == "" // q=0 and q=0.000
-		return !isRefused
-	}
-	return false
-}
-
 // featureOf returns the GeoJSON feature of a file (RFC 7946, section 3.2). If the file has no
 // outline in degrees, the feature has no geometry, and so no box.
 func featureOf(m ElevationDatasetFileMeta, properties any) object {

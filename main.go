@@ -382,7 +382,7 @@ func serve(
 // newWebServer returns the HTTP server, with its limits.
 func (s *server) newWebServer() *http.Server {
 	return &http.Server{
-		Handler:           s,
+		Handler:           withGzip(s),
 		ReadHeaderTimeout: 10 * time.Second,
 		ReadTimeout:       time.Minute,
 		WriteTimeout:      maxWait + time.Minute,
