@@ -228,7 +228,7 @@ func (a *analyzer) getAnalysis(w http.ResponseWriter, r *http.Request) error {
 
 	// The slot to wait comes before the first query, so that refusals are cheap.
 	if wait > 0 {
-		leave, err := a.waits.acquire(r.Context(), principalOf(r).User.ID)
+		leave, err := a.waits.acquire(r.Context(), principalOf(r).user.ID)
 		if errors.Is(err, errBusy) {
 			return errTooManyWaiting
 		}
@@ -255,7 +255,7 @@ func (a *analyzer) getAnalysis(w http.ResponseWriter, r *http.Request) error {
 
 		pause(ctx, time.Second/2)
 		err = withPoolSlot(r, quick, func(ctx context.Context) (err error) {
-			if err := callerOf(r).recheck(ctx); err != nil {
+			if err := callerOf(r).authorize(ctx); err != nil {
 				return err
 			}
 			found, err = getAnalysis(ctx, a.core.db, found.DatasetID, found.ID)

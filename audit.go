@@ -27,18 +27,18 @@ type actor struct {
 // actorOf returns the sender of the request as an actor.
 func actorOf(r *http.Request) actor {
 	c := callerOf(r)
-	a := actor{requestID: c.requestID}
+	by := actor{requestID: c.requestID}
 	if c.address.IsValid() { // a Unix socket has none
-		a.address = c.address.String()
+		by.address = c.address.String()
 	}
 
 	if p := c.principal; p != nil {
-		a.id = &p.User.ID
-		a.name = p.User.Username
-		a.credential = p.Kind + ":" + p.CredentialID
-		a.permissions = p.Permissions
+		by.id = &p.user.ID
+		by.name = p.user.Username
+		by.credential = p.kind + ":" + p.credentialID
+		by.permissions = p.permissions
 	}
-	return a
+	return by
 }
 
 // operatorActor returns the user of the command line, who holds every permission.
@@ -113,8 +113,8 @@ const insertAudit = `
 
 // audit adds a row to the audit log, in the transaction of the change that it records. A refusal
 // has no change and needs no transaction. target names the object, as in "user:NAME", or the
-// refused route. before and after are values for JSON, or nil. None of them may hold a secret,
-// or a login name that no account has: it may be a password typed into the wrong field.
+// refused route. before and after are values for JSON, or nil. None of them may hold a secret, or a
+// login name that no account has: it may be a password typed into the wrong field.
 func audit(ctx context.Context, q querier, by actor, action, target string, before, after any) error {
 	const query = insertAudit + `
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`
@@ -199,7 +199,7 @@ func pruneAudit(
 			return err // without an error, the rows about the breaks are committed
 		}
 
-		signer := ring.keys[0]
+		signer := ring.signer()
 		checkpoint := signer.checkpointMAC(c.newest.seq, c.newest.mac)
 		removed, err = execute(ctx, tx, "remove audit rows", remove, c.newest.seq, signer.id, checkpoint)
 		if err != nil {

@@ -304,7 +304,7 @@ func recordBreaks(ctx context.Context, tx pgx.Tx, ring *keyring, findings []stri
 
 	note := breakNote{
 		Findings: added,
-		MAC:      ring.keys[0].breakMAC(added),
+		MAC:      ring.signer().breakMAC(added),
 	}
 	return added, audit(ctx, tx, serviceActor(), "audit.break_found", "audit", nil, note)
 }
@@ -385,13 +385,13 @@ func (z *sealer) sealRows(ctx context.Context, pool *pgxpool.Pool, ring *keyring
 		for _, row := range rows {
 			next = seal{
 				seq: next.seq + 1,
-				mac: ring.keys[0].sealMAC("row", next.mac, row.Content),
+				mac: ring.signer().sealMAC("row", next.mac, row.Content),
 			}
 			seqs = append(seqs, next.seq)
 			ids = append(ids, row.ID)
 			macs = append(macs, next.mac)
 		}
-		_, err = execute(ctx, tx, "add seals", add, seqs, ids, macs, ring.keys[0].id)
+		_, err = execute(ctx, tx, "add seals", add, seqs, ids, macs, ring.signer().id)
 		return err
 	})
 	if err != nil {

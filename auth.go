@@ -53,7 +53,7 @@ func (a *accounts) register(w http.ResponseWriter, r *http.Request) error {
 	counted := newRegistration(callerOf(r).address)
 	var hash string
 	err = a.throttledHash(ctx, counted, func() (isSuccess bool, err error) {
-		hash = a.hasher.newHash(in.Password)
+		hash = a.hasher.hashInSlot(in.Password)
 		return false, nil // false: the registration stays counted
 	})
 	if err != nil {
@@ -86,23 +86,15 @@ type loginRequest struct {
 // pending, or has a second factor.
 func (a *accounts) login(w http.ResponseWriter, r *http.Request, in loginRequest) error {
 	found, err := a.checkCredentials(r, in.Username, in.Password, nil, in.OTP)
-	return a.finishLogin(w, r, found, in.Password, err)
+	if err == nil {
+		err = a.openSession(w, r, found, in.Password)
+	}
+	return a.auditLoginRefusal(r, found, err)
 }
 
-// finishLogin completes a login. err is the error of checkCredentials. If it is nil, finishLogin
-// signs in the user, who may still be refused. It audits a refusal, and returns its error. password
-// is empty if an earlier step checked it.
-func (a *accounts) finishLogin(
-	w http.ResponseWriter,
-	r *http.Request,
-	found passwordRecord,
-	password string,
-	err error,
-) error {
-	if err == nil {
-		err = a.signIn(w, r, found, password)
-	}
-
+// auditLoginRefusal audits a login that ended with err, if err is a refusal. It returns err, or the
+// error of the audit log. found is the user, or the zero value for an unknown one.
+func (a *accounts) auditLoginRefusal(r *http.Request, found passwordRecord, err error) error {
 	// Success (nil), a fault of the server, a 429 and a 503 are no refusals.
 	refused, isProblem := errors.AsType[*problem](err)
 	if !isProblem {
@@ -140,9 +132,10 @@ func (a *accounts) finishLogin(
 	return err
 }
 
-// signIn opens a session for a user whose credentials were checked, and answers. On a page, it
-// first ends the session of the cookie that the browser has. If that fails, no session is opened.
-func (a *accounts) signIn(w http.ResponseWriter, r *http.Request, found passwordRecord, password string) error {
+// openSession opens a session for a user whose credentials were checked, and answers. A user who is
+// not active is refused. On a page, it first ends the session of the cookie that the browser has.
+// If that fails, no session is opened. password is empty if an earlier step checked it.
+func (a *accounts) openSession(w http.ResponseWriter, r *http.Request, found passwordRecord, password string) error {
 	if found.Status == statusPending {
 		return forbidden(codeAccountPending, "The account waits for an administrator's approval.")
 	}
@@ -191,9 +184,9 @@ func (a *accounts) writeTokens(w http.ResponseWriter, u user, sess session) erro
 		expires = sess.SessionExpiresAt
 	}
 
-	keys := a.core.keys.Load()
-	access := keys.signAccessToken(u.ID, uuidText(sess.SessionID), now, expires)
-	refresh := keys.keys[0].signRefresh(sess.SessionID, sess.Generation)
+	ring := a.core.keys.Load()
+	access := ring.signAccessToken(u.ID, uuidText(sess.SessionID), now, expires)
+	refresh := ring.signer().signRefresh(sess.SessionID, sess.Generation)
 	left := sess.SessionExpiresAt.Sub(now)
 	maxAge := max(1, int(left.Round(time.Second).Seconds()))
 	a.setCookie(w, refreshCookieKind, refresh, maxAge)
@@ -273,7 +266,7 @@ func (a *accounts) refresh(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return a.writeTokens(w, found.User, sess.session)
+	return a.writeTokens(w, found.user, sess.session)
 }
 
 // logout answers POST /api/v1/auth/logout: it ends the sessions that the refresh cookies and the
@@ -334,12 +327,12 @@ func (a *accounts) updateMe(w http.ResponseWriter, r *http.Request, in ownChange
 	}
 
 	// A change that changes nothing is not counted.
-	current := principalOf(r).User
+	current := principalOf(r).user
 	if isSame(current, c.apply(current)) {
 		return writeEntity(w, current, "", nil)
 	}
 
-	counted := newOwnChange(current.ID, c, callerOf(r).address)
+	counted := newOwnChange(current.ID, c.Email != nil, callerOf(r).address)
 	if err := counted.count(r.Context(), a.core.db); err != nil {
 		return err
 	}
@@ -368,7 +361,7 @@ func (a *accounts) verifyCaller(w http.ResponseWriter, r *http.Request) error {
 	p := principalOf(r)
 	permission := optional(r.URL.Query(), "permission")
 	switch {
-	case permission == nil && p.Kind == "token":
+	case permission == nil && p.kind == "token":
 		return forbidden(codePermissionRequired,
 			"An API token is accepted here only with ?permission=, and only if it names that permission.")
 	case permission == nil && p.isSuspended():
@@ -377,8 +370,8 @@ func (a *accounts) verifyCaller(w http.ResponseWriter, r *http.Request) error {
 		return p.lacks(*permission)
 	}
 
-	w.Header().Set("X-Cairn-User", p.User.Username)
-	w.Header().Set("X-Cairn-User-Id", p.User.ID)
-	w.Header().Set("X-Cairn-Permissions", strings.Join(p.Permissions, ","))
+	w.Header().Set("X-Cairn-User", p.user.Username)
+	w.Header().Set("X-Cairn-User-Id", p.user.ID)
+	w.Header().Set("X-Cairn-Permissions", strings.Join(p.permissions, ","))
 	return writeDone(w, nil)
 }

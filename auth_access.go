@@ -40,7 +40,7 @@ const (
 	small  = 16 << 10  // names, passwords and tokens
 	medium = 64 << 10  // most
 	large  = 256 << 10 // a text of 20,000 characters, which a form may write with 12 bytes each
-	mapped = 1 << 20   // an area of 20,000 corners
+	huge   = 1 << 20   // an area of 20,000 corners
 )
 
 // route is one row of the route table.
@@ -88,7 +88,7 @@ const verifyPath = "/api/v1/auth/verify"
 func (rt route) permit(p *principal) error {
 	switch {
 	case rt.who == signedIn,
-		rt.who == ownSession && p.Kind == "session",
+		rt.who == ownSession && p.kind == "session",
 		p.holds(string(rt.who)):
 		return nil
 	case rt.who == ownSession:
@@ -109,24 +109,26 @@ func (rt route) isPage() bool {
 // admit returns nil if the caller may call the route, once the request holds what its class needs.
 // These are its steps:
 //
-//  1. findCredential reads and verifies the access token, the API token or the cookie.
-//  2. For a large body, lookUp asks the database about the credential: see there whose slot counts.
-//  3. receiveBody reads the body, which may take long.
-//  4. lookUp asks the database now, so that a slow body does not delay what the caller may do.
-//  5. The request waits for its slots. After a wait, recheck asks the database again.
+//  1. readCredential reads the access token, the API token or the cookie, and verifies it without
+//     the database.
+//  2. If the route takes a large body, authorize asks the database whether this caller may send it.
+//  3. receiveBody reads the body, which may arrive slowly.
+//  4. authorize asks the database, because the caller may have lost a permission meanwhile.
+//  5. The request waits for its slots. If it had to wait, authorize asks the database again.
+//
+// Public routes skip step 1, and their authorize does nothing.
 func (a *accounts) admit(rt route, w http.ResponseWriter, r *http.Request) (err error) {
 	c := callerOf(r)
-	isPublic := rt.who == public || rt.who == refreshCookie
-	if !isPublic {
-		if err := a.findCredential(rt, r); err != nil {
+	if rt.who != public && rt.who != refreshCookie {
+		if err := a.readCredential(rt, r); err != nil {
 			return err
 		}
-		c.recheck = func(ctx context.Context) error { return a.identify(ctx, rt, c) }
+		c.authorize = func(ctx context.Context) error { return a.authorize(ctx, rt, c) }
 	}
 
 	// A large body is read only for an account that may send it.
-	if !isPublic && rt.maxBody > small {
-		if err := a.lookUp(r.Context(), c); err != nil {
+	if rt.maxBody > small {
+		if err := c.authorize(r.Context()); err != nil {
 			return err
 		}
 	}
@@ -135,44 +137,26 @@ func (a *accounts) admit(rt route, w http.ResponseWriter, r *http.Request) (err 
 	if err != nil {
 		return err
 	}
-	if isPublic {
-		return c.slots.acquire(r.Context(), rt.class)
-	}
-
-	if err := a.lookUp(r.Context(), c); err != nil {
+	if err := c.authorize(r.Context()); err != nil {
 		return err
 	}
+
 	began := time.Now()
 	if err := c.slots.acquire(r.Context(), rt.class); err != nil {
 		return err
 	}
 
-	// A wait may have outlived the credential.
+	// The credential may have ended during the wait.
 	if waited := time.Since(began); waited > time.Millisecond {
-		return c.recheck(r.Context())
+		return c.authorize(r.Context())
 	}
 	return nil
 }
 
-// lookUp checks the caller. From then on the request's slots count for the account. Until then
-// those of a session count for the session, and those of an API token for its network. So a
-// credential that has ended takes no slot from the account.
-func (a *accounts) lookUp(ctx context.Context, c *caller) error {
-	isSession := c.credential.tokenHash == nil
-	if c.principal == nil && isSession {
-		c.slots.owner = "session:" + c.credential.SessionID
-	}
-	if err := c.recheck(ctx); err != nil {
-		return err
-	}
-
-	c.slots.owner = c.principal.User.ID
-	return nil
-}
-
-// findCredential finds the credential in the request, but does not ask the database about it. The
-// session cookie counts on pages and on routes that only read, never on an unsafe route of the API.
-func (a *accounts) findCredential(rt route, r *http.Request) (err error) {
+// readCredential reads and verifies the credential in the request. It does not ask the database.
+// The session cookie counts on pages and on routes that only read, never on an unsafe route of the
+// API.
+func (a *accounts) readCredential(rt route, r *http.Request) (err error) {
 	c := callerOf(r)
 	c.credential, err = a.headerCredential(r, rt.isPage())
 
@@ -194,8 +178,18 @@ func (a *accounts) findCredential(rt route, r *http.Request) (err error) {
 	return nil
 }
 
-// identify finds the caller's principal and checks that it may call the route.
-func (a *accounts) identify(ctx context.Context, rt route, c *caller) error {
+// authorize asks the database who the caller is, and returns nil if this principal may call the
+// route. It is called again when time has passed, because the session or the API token may have
+// ended.
+//
+// Slots that the request takes afterwards count for the account. Until the account is known, they
+// count for the session or, with an API token, for the network. So a credential that has ended
+// takes no slot from the account.
+func (a *accounts) authorize(ctx context.Context, rt route, c *caller) error {
+	isSession := c.credential.tokenHash == nil
+	if c.principal == nil && isSession {
+		c.slots.owner = "session:" + c.credential.SessionID
+	}
 	if c.slots.releasePool == nil {
 		if err := c.slots.acquirePool(ctx); err != nil {
 			return err
@@ -206,7 +200,7 @@ func (a *accounts) identify(ctx context.Context, rt route, c *caller) error {
 	// The use of an API token that is refused is counted for the audit log if the token is still in
 	// the database: it has expired, or its owner is disabled.
 	p, err := getPrincipal(ctx, a.core.db, &a.users, c.credential)
-	if err == errInvalidToken && c.credential.tokenHash != nil {
+	if err == errInvalidToken && !isSession {
 		if tallyErr := a.tallyToken(ctx, c); tallyErr != nil {
 			return tallyErr
 		}
@@ -215,9 +209,10 @@ func (a *accounts) identify(ctx context.Context, rt route, c *caller) error {
 	if err != nil {
 		return err
 	}
+	c.slots.owner = p.user.ID
 
 	if err := a.storeUse(ctx, c); err != nil {
-		a.core.log.Warn("last use not stored", "id", c.requestID, "credential", p.Kind, "error", err)
+		a.core.log.Warn("last use not stored", "id", c.requestID, "credential", p.kind, "error", err)
 	}
 	return rt.permit(p)
 }
@@ -228,11 +223,11 @@ func (a *accounts) storeUse(ctx context.Context, c *caller) error {
 	if !p.useIsStale {
 		return nil
 	}
-	if p.Kind == "token" {
+	if p.kind == "token" {
 		return noteTokenUse(ctx, a.core.db, c.credential.tokenHash)
 	}
 	if c.inBrowser {
-		return noteSessionUse(ctx, a.core.db, p.CredentialID)
+		return noteSessionUse(ctx, a.core.db, p.credentialID)
 	}
 	return nil
 }
@@ -328,7 +323,7 @@ func (a *accounts) auditRefusal(rt route, r *http.Request, err error) error {
 func (p *principal) lacks(permission string) error {
 	code := codePermissionMissing
 	detail := "This needs the permission " + permission + "."
-	if slices.Contains(p.owned, permission) {
+	if slices.Contains(p.userPermissions, permission) {
 		code = codeTokenScope
 		detail = "You hold the permission " + permission + ", but this API token does not."
 	} else if p.isSuspended() {
@@ -346,13 +341,13 @@ func (p *principal) lacks(permission string) error {
 
 // covers is the subset rule: it returns a 403 unless the actor holds all these permissions. Every
 // user holds inbox.read.
-func (a actor) covers(needed []string) error {
-	if a.mayAll {
+func (by actor) covers(needed []string) error {
+	if by.mayAll {
 		return nil
 	}
 
 	for _, permission := range needed {
-		isHeld := permission == inboxRead || slices.Contains(a.permissions, permission)
+		isHeld := permission == inboxRead || slices.Contains(by.permissions, permission)
 		if !isHeld {
 			return &problem{
 				status:     http.StatusForbidden,
@@ -368,10 +363,10 @@ func (a actor) covers(needed []string) error {
 // coversRoles is the subset rule (covers) for all permissions of these roles, as if their holder
 // had a second factor. So a suspended user needs the same cover as another. An unknown role is a
 // 422.
-func (a actor) coversRoles(ctx context.Context, q querier, names []string) error {
+func (by actor) coversRoles(ctx context.Context, q querier, names []string) error {
 	granted, err := rolePermissions(ctx, q, names)
 	if err != nil {
 		return err
 	}
-	return a.covers(granted)
+	return by.covers(granted)
 }

@@ -79,7 +79,7 @@ func (a *accounts) createOwnToken(w http.ResponseWriter, r *http.Request, in tok
 			Permissions: in.Permissions,
 			ExpiresAt:   expires,
 		}
-		created, secret, err = createAPIToken(ctx, tx, by, principalOf(r).User, n)
+		created, secret, err = createAPIToken(ctx, tx, by, principalOf(r).user, n)
 		return err
 	})
 
@@ -96,7 +96,7 @@ type createdToken struct {
 // that token.
 func (a *accounts) endOwnTokens(w http.ResponseWriter, r *http.Request) error {
 	return writeDone(w, endOneOrAll(r, "token", "id", func(id *string) (int64, error) {
-		return deleteAPITokens(r.Context(), a.core.db, actorOf(r), principalOf(r).User, id)
+		return deleteAPITokens(r.Context(), a.core.db, actorOf(r), principalOf(r).user, id)
 	}))
 }
 

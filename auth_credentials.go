@@ -64,7 +64,7 @@ func (a *accounts) checkCredentials(
 
 	err = a.throttledHash(ctx, guess, func() (isSuccess bool, err error) {
 		if proof == nil {
-			isRight, err := a.hasher.verify(found.PasswordHash, password)
+			isRight, err := a.hasher.verifyInSlot(found.PasswordHash, password)
 			if err != nil {
 				return false, err
 			}
@@ -94,7 +94,7 @@ func (a *accounts) confirmPassword(r *http.Request, c confirmation) (passwordRec
 	}
 
 	// A 401 would say that the session has ended, so each refusal becomes a 403.
-	found, err := a.checkCredentials(r, principalOf(r).User.Username, c.CurrentPassword, nil, c.OTP)
+	found, err := a.checkCredentials(r, principalOf(r).user.Username, c.CurrentPassword, nil, c.OTP)
 	switch err {
 	case errWrongCredentials:
 		err = forbidden(codeWrongPassword, "The current password is wrong.")
@@ -127,7 +127,7 @@ type passwordRequest struct {
 func (a *accounts) changePassword(w http.ResponseWriter, r *http.Request, in passwordRequest) error {
 	ctx := r.Context()
 	p := principalOf(r)
-	if err := a.checkNewPassword(in.NewPassword, p.User); err != nil {
+	if err := a.checkNewPassword(in.NewPassword, p.user); err != nil {
 		return err
 	}
 
@@ -142,16 +142,16 @@ func (a *accounts) changePassword(w http.ResponseWriter, r *http.Request, in pas
 	}
 
 	return writeDone(w, a.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) error {
-		err := setPassword(ctx, tx, by, "password.change", p.User, found.CredentialVersion, hash)
+		err := setPassword(ctx, tx, by, "password.change", p.user, found.CredentialVersion, hash)
 		if err != nil {
 			return err
 		}
 		if in.EndTokens {
-			if _, err := deleteAPITokens(ctx, tx, by, p.User, nil); err != nil {
+			if _, err := deleteAPITokens(ctx, tx, by, p.user, nil); err != nil {
 				return err
 			}
 		}
-		return endSessionsExcept(ctx, tx, by, p.User.ID, p.CredentialID)
+		return endSessionsExcept(ctx, tx, by, p.user.ID, p.credentialID)
 	}))
 }
 

@@ -39,6 +39,9 @@ type keyring struct {
 	keys []key
 }
 
+// signer returns the key that signs.
+func (ring *keyring) signer() key { return ring.keys[0] }
+
 // newKey derives the key of each use from one line. parseKeys has checked its id and secret.
 func newKey(id string, secret []byte) key {
 	derive := func(use string) []byte {

@@ -19,7 +19,7 @@ type sessionView struct {
 
 // listOwnSessions answers GET /api/v1/auth/sessions.
 func (a *accounts) listOwnSessions(w http.ResponseWriter, r *http.Request) error {
-	return a.writeSessions(w, r, principalOf(r).User.ID)
+	return a.writeSessions(w, r, principalOf(r).user.ID)
 }
 
 // writeSessions answers with the live sessions of a user, newest first.
@@ -46,13 +46,13 @@ func (a *accounts) writeSessions(w http.ResponseWriter, r *http.Request, userID 
 	key := func(v sessionView) []string {
 		return []string{v.CreatedAt.Format(time.RFC3339Nano), v.ID}
 	}
-	current := principalOf(r).CredentialID
+	current := principalOf(r).credentialID
 	return writeRows(a.core, w, r, first, key, "list sessions", query, userID, current)
 }
 
 // listOwnTokens answers GET /api/v1/auth/tokens.
 func (a *accounts) listOwnTokens(w http.ResponseWriter, r *http.Request) error {
-	return a.writeAPITokens(w, r, principalOf(r).User.ID)
+	return a.writeAPITokens(w, r, principalOf(r).user.ID)
 }
 
 // writeAPITokens answers with a user's unexpired API tokens in the order of their names.
@@ -183,13 +183,13 @@ func (a *accounts) getMe(w http.ResponseWriter, r *http.Request) error {
 		Permissions          []string `json:"permissions"`
 		Credential           shown    `json:"credential"`
 	}{
-		user:                 p.User,
-		SecondFactorRequired: p.SecondFactorRequired,
-		Permissions:          p.Permissions,
+		user:                 p.user,
+		SecondFactorRequired: p.secondFactorRequired,
+		Permissions:          p.permissions,
 		Credential: shown{
-			Kind:      p.Kind,
-			ID:        p.CredentialID,
-			ExpiresAt: p.ExpiresAt,
+			Kind:      p.kind,
+			ID:        p.credentialID,
+			ExpiresAt: p.expiresAt,
 		},
 	})
 }

@@ -27,18 +27,18 @@ type argonParameters struct {
 }
 
 // String returns the parameters as settings and PHC strings write them.
-func (a argonParameters) String() string {
-	return fmt.Sprintf("m=%d,t=%d,p=%d", a.memory, a.passes, a.lanes)
+func (argon argonParameters) String() string {
+	return fmt.Sprintf("m=%d,t=%d,p=%d", argon.memory, argon.passes, argon.lanes)
 }
 
 // parseArgon reads the parameters as String writes them.
-func parseArgon(text string) (a argonParameters, err error) {
-	_, err = fmt.Sscanf(text, "m=%d,t=%d,p=%d", &a.memory, &a.passes, &a.lanes)
-	isCanonical := err == nil && a.String() == text
-	if !isCanonical || a.passes == 0 || a.lanes == 0 {
-		return a, errors.New("must be written as m=19456,t=2,p=1")
+func parseArgon(text string) (argon argonParameters, err error) {
+	_, err = fmt.Sscanf(text, "m=%d,t=%d,p=%d", &argon.memory, &argon.passes, &argon.lanes)
+	isCanonical := err == nil && argon.String() == text
+	if !isCanonical || argon.passes == 0 || argon.lanes == 0 {
+		return argon, errors.New("must be written as m=19456,t=2,p=1")
 	}
-	return a, nil
+	return argon, nil
 }
 
 // The lengths of the salt and the result of argon2id, in bytes.
@@ -75,13 +75,13 @@ func newPasswordHasher(argon argonParameters) *passwordHasher {
 	}
 }
 
-// derive waits for a core and returns the argon2id hash of a password. Its caller must hold a slot
-// of the queue. There are two slots more than cores, so at most two requests wait for a core.
-func (h *passwordHasher) derive(a argonParameters, password string, salt []byte) []byte {
+// argon2id waits for a core and returns the argon2id hash of a password. Its caller must hold a
+// slot of the queue. There are two slots more than cores, so at most two requests wait for a core.
+func (h *passwordHasher) argon2id(argon argonParameters, password string, salt []byte) []byte {
 	h.cores <- struct{}{}
 	defer func() { <-h.cores }()
 
-	return argon2.IDKey([]byte(password), salt, a.passes, a.memory, a.lanes, argonKeyLen)
+	return argon2.IDKey([]byte(password), salt, argon.passes, argon.memory, argon.lanes, argonKeyLen)
 }
 
 // hash waits for a slot and returns the stored form of a password.
@@ -92,14 +92,14 @@ func (h *passwordHasher) hash(ctx context.Context, password string) (string, err
 	}
 	defer leave()
 
-	return h.newHash(password), nil
+	return h.hashInSlot(password), nil
 }
 
-// newHash returns the stored form of a password, a PHC string. It needs a slot of the queue.
-func (h *passwordHasher) newHash(password string) string {
+// hashInSlot returns the stored form of a password, a PHC string. It needs a slot of the queue.
+func (h *passwordHasher) hashInSlot(password string) string {
 	salt := make([]byte, argonSaltLen)
 	rand.Read(salt) // never fails (crypto/rand)
-	sum := h.derive(h.argon, password, salt)
+	sum := h.argon2id(h.argon, password, salt)
 	return phcString(h.argon, salt, sum)
 }
 
@@ -141,7 +141,7 @@ func (h *passwordHasher) isWeak(stored string) bool {
 // verify reports whether the stored hash was made from the password. If stored is nil, because the
 // user is unknown or has no password, it hashes all the same: the time must not reveal that. It
 // needs a slot of the queue.
-func (h *passwordHasher) verify(stored *string, password string) (bool, error) {
+func (h *passwordHasher) verifyInSlot(stored *string, password string) (bool, error) {
 	argon := h.argon
 	salt := make([]byte, argonSaltLen)
 	want := make([]byte, argonKeyLen)
@@ -154,7 +154,7 @@ func (h *passwordHasher) verify(stored *string, password string) (bool, error) {
 	}
 
 	// The comparison comes first, so that it is made for an unknown user too.
-	got := h.derive(argon, password, salt)
+	got := h.argon2id(argon, password, salt)
 	isEqual := subtle.ConstantTimeCompare(got, want) == 1
 	return isEqual && stored != nil, nil
 }
@@ -166,8 +166,8 @@ var commonPasswords string
 
 // checkPassword notes what is wrong with a new password: it is too short or too long, common,
 // breached, or a name of the account. No kind of character is required or forbidden (NIST SP
-// 800-63B-4, section 3.1.1.2). If v has faults, it returns the 422 for them. If v has
-// none and the list cannot be read, it returns a 503: no password is accepted unchecked.
+// 800-63B-4, section 3.1.1.2). If v has faults, it returns the 422 for them. If v has none and the
+// list cannot be read, it returns a 503: no password is accepted unchecked.
 func checkPassword(
 	v *invalid,
 	field, password string,

@@ -16,14 +16,14 @@ type caller struct {
 	address    netip.Addr
 	credential credential
 	inBrowser  bool       // the credential is a browser's session cookie, or a login page is about to set one
-	principal  *principal // nil until identify or, on a page that is open to all, recognize sets it
+	principal  *principal // nil until authorize or, on a page that is open to all, recognize sets it
 	slots      *slots     // what the request holds of the limits
 
 	releaseBody func() // gives back the room of the body
-	// recheck is identify for the request's route: it finds the principal, or finds it again. It
-	// fails if the session or the API token has ended. The end of an access token counts only when
-	// the request begins.
-	recheck func(ctx context.Context) error
+	// authorize is accounts.authorize for the route of this request. It is called again while the
+	// request runs, and fails once the session or the API token has ended. The end of an access
+	// token counts only when the request begins.
+	authorize func(ctx context.Context) error
 }
 
 // network returns the name under which the caller's network holds slots.
@@ -63,16 +63,16 @@ type credential struct {
 // principal is a signed-in caller: the user, the credential, and what this credential may do now.
 type principal struct {
 	*cachedUser
-	Kind         string // "session" or "token"
-	CredentialID string // the id of the session or of the API token
-	ExpiresAt    time.Time
-	Permissions  []string // what the credential may do; an API token may do less than its owner
+	kind         string // "session" or "token"
+	credentialID string // the id of the session or of the API token
+	expiresAt    time.Time
+	permissions  []string // what the credential may do; an API token may do less than its owner
 	useIsStale   bool     // the time of the last use is due to be stored: see noteTokenUse and noteSessionUse
 }
 
 // holds reports whether the credential has the permission.
 func (p *principal) holds(permission string) bool {
-	return slices.Contains(p.Permissions, permission)
+	return slices.Contains(p.permissions, permission)
 }
 
 // errSecondFactorMissing is the 403 for a user who is suspended: see isSuspended.
@@ -167,14 +167,14 @@ const versionColumns = `u.version AS user_version, a.version AS access_version`
 // cachedUser is a user with what the user may do, and the versions under which both were read.
 type cachedUser struct {
 	accessVersions
-	User                 user
-	SecondFactorRequired bool     // one of the user's roles requires a second factor
-	owned                []string // what the user may do
+	user                 user
+	secondFactorRequired bool     // one of the user's roles requires a second factor
+	userPermissions      []string // what the user may do
 }
 
 // isSuspended reports whether the user lacks a second factor that one of the roles requires. Then
 // no role gives the user any permission.
-func (u *cachedUser) isSuspended() bool { return u.SecondFactorRequired && !u.User.TOTP }
+func (u *cachedUser) isSuspended() bool { return u.secondFactorRequired && !u.user.TOTP }
 
 // userCache remembers users that were read before. A cached user is valid only while the database
 // has the same versions; each request compares them.
@@ -226,12 +226,12 @@ func (c *userCache) get(ctx context.Context, q querier, id string, versions acce
 	owned := effectivePermissions(found.Declared, found.Roles, append(found.Grants, inboxRead))
 	cached = &cachedUser{
 		accessVersions:       found.accessVersions,
-		User:                 found.user,
-		SecondFactorRequired: found.SecondFactorRequired,
-		owned:                owned,
+		user:                 found.user,
+		secondFactorRequired: found.SecondFactorRequired,
+		userPermissions:      owned,
 	}
 	if cached.isSuspended() {
-		cached.owned = []string{inboxRead} // all else comes from roles
+		cached.userPermissions = []string{inboxRead} // all else comes from roles
 	}
 
 	c.mu.Lock()
@@ -304,10 +304,10 @@ func getPrincipal(ctx context.Context, q querier, cache *userCache, c credential
 
 	p := &principal{
 		cachedUser:   u,
-		Kind:         kind,
-		CredentialID: found.CredentialID,
-		ExpiresAt:    found.ExpiresAt,
-		Permissions:  u.owned,
+		kind:         kind,
+		credentialID: found.CredentialID,
+		expiresAt:    found.ExpiresAt,
+		permissions:  u.userPermissions,
 		useIsStale:   found.IsStale,
 	}
 	// An API token may do what it names and its owner may do. The cached list stays as it is.
@@ -315,7 +315,7 @@ func getPrincipal(ctx context.Context, q querier, cache *userCache, c credential
 		isUnnamed := func(permission string) bool {
 			return !slices.Contains(found.Permissions, permission)
 		}
-		p.Permissions = slices.DeleteFunc(slices.Clone(u.owned), isUnnamed)
+		p.permissions = slices.DeleteFunc(slices.Clone(u.userPermissions), isUnnamed)
 	}
 	return p, nil
 }

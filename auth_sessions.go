@@ -39,9 +39,9 @@ func (a *accounts) endOwnSessions(w http.ResponseWriter, r *http.Request) error 
 	err := inTransaction(ctx, a.core.db, func(tx pgx.Tx) error {
 		return endOneOrAll(r, "session", "id", func(id *string) (int64, error) {
 			if id == nil {
-				return 0, endSessionsExcept(ctx, tx, by, p.User.ID, p.CredentialID)
+				return 0, endSessionsExcept(ctx, tx, by, p.user.ID, p.credentialID)
 			}
-			return endOneSession(ctx, tx, by, *id, p.User.ID)
+			return endOneSession(ctx, tx, by, *id, p.user.ID)
 		})
 	})
 	return writeDone(w, err)
@@ -233,13 +233,14 @@ func rotateSession(
 		FROM sessions s, users u, access_version a
 		WHERE ` + isLive
 
-	sess, err = collectOne[rotatedSession](ctx, db, errSessionEnded, "rotate session", rotate,
+	sess, err = collectOne[rotatedSession](ctx, db, nil, "rotate session", rotate,
 		id, generation, cfg.refreshGrace, cfg.refreshTTL)
-	if err != errSessionEnded {
-		return sess, err // rotated, or failed
+	isRotated := sess.UserID != ""
+	if err != nil || isRotated {
+		return sess, err
 	}
 
-	// No row: the session has ended, or this generation is not the current one.
+	// The session has ended, or this generation is not the current one.
 	sess, err = collectOne[rotatedSession](ctx, db, errSessionEnded, "look at session", look,
 		id, generation, cfg.refreshGrace)
 	if err != nil || sess.IsWithinGrace {
@@ -428,11 +429,11 @@ func (a *accounts) lifetimes(r *http.Request) (idle, longest time.Duration) {
 
 // writeSessionCookie sets the session cookie after a login on a page.
 func (a *accounts) writeSessionCookie(w http.ResponseWriter, r *http.Request, u user, sess session) {
-	_, lasts := a.lifetimes(r)
-	signer := a.core.keys.Load().keys[0]
-	expires := a.core.now().Add(lasts)
+	_, longest := a.lifetimes(r)
+	signer := a.core.keys.Load().signer()
+	expires := a.core.now().Add(longest)
 	cookie := signer.signSessionCookie(uuidText(sess.SessionID), u.ID, expires)
-	a.setCookie(w, sessionCookieKind, cookie, int(lasts/time.Second))
+	a.setCookie(w, sessionCookieKind, cookie, int(longest/time.Second))
 }
 
 // endBrowserSession ends the session of the request's session cookie, if it has one.

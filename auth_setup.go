@@ -192,7 +192,7 @@ func noteInstance(ctx context.Context, db *pgxpool.Pool, id string, ring *keyrin
 		for _, other := range living {
 			if !slices.Contains(other.Fingerprints, ours[0]) {
 				return fmt.Errorf("compare keys: the signing key %s is not known to another instance that runs: "+
-					"add it there first (cairn keys add, then promote)", ring.keys[0].id)
+					"add it there first (cairn keys add, then promote)", ring.signer().id)
 			}
 
 			if !slices.Contains(ours, other.Signer) {

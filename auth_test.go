@@ -241,7 +241,7 @@ func TestLoginRacesChange(t *testing.T) {
 	if tx, err = ts.db.Begin(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if err := replaceRoles(ctx, tx, operatorActor(), must(getUser(ctx, tx, id)), []string{memberRole}); err != nil {
+	if err := replaceUserRoles(ctx, tx, operatorActor(), must(getUser(ctx, tx, id)), []string{memberRole}); err != nil {
 		t.Fatal(err)
 	}
 	answers := make(chan answer)

@@ -19,7 +19,7 @@ import (
 // seventh until 2 s after the sixth, and from the fifteenth on each waits 5 min. A rule allows at
 // least two attempts, because the first never sets a wait.
 type throttleRule struct {
-	account, network   string        // the row's key; one of them may be empty
+	subject, network   string        // the row's key; one of them may be empty
 	allowed            int           // attempts before the first wait
 	firstWait, maxWait time.Duration // the first wait; it doubles with each further attempt, up to maxWait
 	resetAfter         time.Duration // the count restarts after this long without an attempt
@@ -28,7 +28,7 @@ type throttleRule struct {
 // attempt is a guess at a password or code, a registration, or a change of one's own account.
 type attempt struct {
 	rules   []throttleRule // in the order of their keys, in which rows are locked
-	account string         // as in throttleRule
+	subject string         // as in throttleRule
 	network string         // as in throttleRule
 	userID  string         // of the account with the login name that a guess is for, or empty
 }
@@ -70,7 +70,7 @@ func (a *accounts) newGuess(ctx context.Context, userID, login string, address n
 		return attempt{}, err
 	}
 
-	account := cmp.Or(found.Account, names[0])
+	subject := cmp.Or(found.Account, names[0])
 	const day = 24 * time.Hour
 	rules := []throttleRule{
 		{
@@ -80,13 +80,13 @@ func (a *accounts) newGuess(ctx context.Context, userID, login string, address n
 			maxWait:    time.Minute,
 			resetAfter: time.Hour,
 		}, {
-			account:    account,
+			subject:    subject,
 			allowed:    100,
 			firstWait:  day,
 			maxWait:    day,
 			resetAfter: day,
 		}, {
-			account:    account,
+			subject:    subject,
 			network:    network,
 			allowed:    5,
 			firstWait:  time.Second,
@@ -97,39 +97,39 @@ func (a *accounts) newGuess(ctx context.Context, userID, login string, address n
 	if found.IsKnown {
 		rules = slices.Delete(rules, 1, 2)
 	}
-	return attempt{rules: rules, account: account, network: network, userID: userID}, nil
+	return attempt{rules: rules, subject: subject, network: network, userID: userID}, nil
 }
 
 // newRegistration returns an attempt to register from the address.
 func newRegistration(address netip.Addr) attempt {
-	a := attempt{account: "registrations", network: clientNetwork(address).String()}
-	a.rules = []throttleRule{{
-		account:    a.account,
-		network:    a.network,
+	t := attempt{subject: "registrations", network: clientNetwork(address).String()}
+	t.rules = []throttleRule{{
+		subject:    t.subject,
+		network:    t.network,
 		allowed:    10,
 		firstWait:  time.Minute,
 		maxWait:    time.Hour,
 		resetAfter: 24 * time.Hour,
 	}}
-	return a
+	return t
 }
 
 // newOwnChange returns a change of one's own account. A new e-mail address counts as a registration
 // too, because the answer reveals whether another account has it.
-func newOwnChange(userID string, c userChange, address netip.Addr) attempt {
-	a := newRegistration(address)
-	if c.Email == nil {
-		a.rules = nil
+func newOwnChange(userID string, hasNewAddress bool, address netip.Addr) attempt {
+	change := newRegistration(address)
+	if !hasNewAddress {
+		change.rules = nil
 	}
 
-	a.rules = append(a.rules, throttleRule{
-		account:    "user:" + userID,
+	change.rules = append(change.rules, throttleRule{
+		subject:    "user:" + userID,
 		allowed:    20,
 		firstWait:  time.Hour,
 		maxWait:    time.Hour,
 		resetAfter: time.Hour,
 	})
-	return a
+	return change
 }
 
 // throttleKeys returns the keys under which a login name is counted: an HMAC by each key of the
@@ -147,19 +147,19 @@ func (ring *keyring) throttleKeys(login string) (keys []string) {
 }
 
 // checkWait returns a problem 429 if a rule makes the attempt wait. It writes nothing.
-func (a attempt) checkWait(ctx context.Context, q querier) error {
+func (t attempt) checkWait(ctx context.Context, q querier) error {
 	const query = `
 		SELECT coalesce(max(next_at) - now(), '0')
 		FROM throttles
 		WHERE (account, network) IN (SELECT * FROM unnest($1::text[], $2::text[]))
 			AND next_at > now()`
 
-	var accounts, networks []string
-	for _, r := range a.rules {
-		accounts = append(accounts, r.account)
+	var subjects, networks []string
+	for _, r := range t.rules {
+		subjects = append(subjects, r.subject)
 		networks = append(networks, r.network)
 	}
-	wait, err := scalar[time.Duration](ctx, q, "get wait", query, accounts, networks)
+	wait, err := scalar[time.Duration](ctx, q, "get wait", query, subjects, networks)
 	if err != nil || wait == 0 {
 		return err
 	}
@@ -179,7 +179,7 @@ func errThrottled(wait time.Duration) error {
 // count counts the attempt under all its rules. If a rule makes it wait, it counts nothing and
 // returns a problem 429. Row locks put simultaneous attempts in line, on any number of instances.
 // The counts need not outlive a crash of the database, so the commit does not wait for the disk.
-func (a attempt) count(ctx context.Context, db *pgxpool.Pool) error {
+func (t attempt) count(ctx context.Context, db *pgxpool.Pool) error {
 	const query = `
 		INSERT INTO throttles AS t (account, network, attempts, expires_at)
 		VALUES ($1, $2, 1, now() + $6::interval)
@@ -192,8 +192,8 @@ func (a attempt) count(ctx context.Context, db *pgxpool.Pool) error {
 	errMustWait := errThrottled(time.Second)
 
 	batch := newThrottleBatch()
-	for _, r := range a.rules {
-		queued := batch.Queue(query, r.account, r.network, r.allowed, r.firstWait, r.maxWait, r.resetAfter)
+	for _, r := range t.rules {
+		queued := batch.Queue(query, r.subject, r.network, r.allowed, r.firstWait, r.maxWait, r.resetAfter)
 		queued.Exec(func(tag pgconn.CommandTag) error {
 			if tag.RowsAffected() == 0 {
 				return errMustWait
@@ -209,7 +209,7 @@ func (a attempt) count(ctx context.Context, db *pgxpool.Pool) error {
 	}
 
 	// Ask for the length of the wait. If it has ended meanwhile, errMustWait says one second.
-	if err := a.checkWait(ctx, db); err != nil {
+	if err := t.checkWait(ctx, db); err != nil {
 		return err
 	}
 	return errMustWait
@@ -234,7 +234,7 @@ const undoCount = `
 func (a *accounts) refund(ctx context.Context, counted attempt) {
 	batch := newThrottleBatch()
 	for _, r := range counted.rules {
-		batch.Queue(undoCount, r.account, r.network)
+		batch.Queue(undoCount, r.subject, r.network)
 	}
 	a.sendThrottles(ctx, batch)
 }
@@ -253,8 +253,8 @@ func (a *accounts) noteSuccess(ctx context.Context, counted attempt) {
 
 	batch := newThrottleBatch()
 	batch.Queue(undoCount, "", counted.network)
-	batch.Queue(restart, counted.account, "")
-	batch.Queue(restart, counted.account, counted.network)
+	batch.Queue(restart, counted.subject, "")
+	batch.Queue(restart, counted.subject, counted.network)
 	batch.Queue(remember, counted.userID, counted.network)
 	a.sendThrottles(ctx, batch)
 }
@@ -270,8 +270,8 @@ func (a *accounts) sendThrottles(ctx context.Context, batch *pgx.Batch) {
 	}
 }
 
-// refundIfFault takes an attempt back if err is a fault of the server, or if the client has left.
-// A refusal (4xx) stays counted. It returns err.
+// refundIfFault takes an attempt back if err is a fault of the server, or if the client has left. A
+// refusal (4xx) stays counted. It returns err.
 func (a *accounts) refundIfFault(ctx context.Context, counted attempt, err error) error {
 	p, isProblem := errors.AsType[*problem](err)
 	isRefusal := isProblem && p.status < http.StatusInternalServerError
@@ -319,7 +319,7 @@ func (a *accounts) throttledHash(ctx context.Context, counted attempt, work func
 		return err
 	}
 
-	leaveAccount, err := a.guesses.acquire(ctx, counted.account+" "+counted.network)
+	leaveAccount, err := a.guesses.acquire(ctx, counted.subject+" "+counted.network)
 	if err != nil {
 		return err
 	}

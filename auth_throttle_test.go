@@ -31,7 +31,7 @@ func startThrottled(t *testing.T, env ...string) *testServer {
 func (ts *testServer) addUserCheaply(name string) (id string) {
 	ts.t.Helper()
 	id = ts.addUser(name, datasetRead)
-	hash := ts.accounts.hasher.newHash(testPassword)
+	hash := ts.accounts.hasher.hashInSlot(testPassword)
 	ts.exec(`UPDATE users SET password_hash = $2 WHERE id = $1`, id, hash)
 	return id
 }
@@ -110,7 +110,7 @@ func TestThrottleRules(t *testing.T) {
 	address := netip.MustParseAddr("198.51.100.1")
 	guess := must(ts.accounts.newGuess(t.Context(), "", "ada", address)).rules
 	network, account, both := guess[0], guess[1], guess[2]
-	registration, change := newRegistration(address).rules[0], newOwnChange("ada", userChange{}, address).rules[0]
+	registration, change := newRegistration(address).rules[0], newOwnChange("ada", false, address).rules[0]
 	for _, test := range []struct {
 		name   string
 		rule   throttleRule
@@ -144,9 +144,9 @@ func TestThrottleRules(t *testing.T) {
 	} {
 		ts.exec(`TRUNCATE throttles`)
 		ts.exec(`INSERT INTO throttles (account, network, attempts, expires_at) VALUES ('a', 'b', $1, now() + $2::interval - $3::interval)`, test.before, test.rule.resetAfter, test.ago)
-		test.rule.account, test.rule.network = "a", "b"
-		a := attempt{rules: []throttleRule{test.rule}}
-		if err := a.count(t.Context(), ts.db); err != nil {
+		test.rule.subject, test.rule.network = "a", "b"
+		counted := attempt{rules: []throttleRule{test.rule}}
+		if err := counted.count(t.Context(), ts.db); err != nil {
 			t.Fatal(err)
 		}
 		wait := ts.queryInt(`SELECT coalesce(extract(epoch FROM next_at - (expires_at - $1::interval)), 0) FROM throttles`, test.rule.resetAfter)
@@ -232,9 +232,9 @@ func TestThrottledNetwork(t *testing.T) {
 
 	// Nor does an attempt that only its last counter refuses raise the others, if it comes so early that check passes.
 	for range 6 {
-		a := must(ts.accounts.newGuess(t.Context(), "", "guessed", netip.MustParseAddr("198.51.100.7")))
+		counted := must(ts.accounts.newGuess(t.Context(), "", "guessed", netip.MustParseAddr("198.51.100.7")))
 		before = ts.queryInt(all)
-		if err := a.count(t.Context(), ts.db); err != nil {
+		if err := counted.count(t.Context(), ts.db); err != nil {
 			if p, ok := errors.AsType[*problem](err); !ok || p.status != 429 || ts.queryInt(all) != before {
 				t.Errorf("%v; %d, then %d", err, before, ts.queryInt(all))
 			}

@@ -51,7 +51,7 @@ func (ring *keyring) signAccessToken(subject, sessionID string, issued, expires 
 		ExpiresAt: expires.Unix(),
 		ID:        rand.Text(),
 	})
-	return ring.keys[0].signJWT(base64.RawURLEncoding.EncodeToString(payload))
+	return ring.signer().signJWT(base64.RawURLEncoding.EncodeToString(payload))
 }
 
 // signJWT returns the access token for a payload, which is in base64url already.
@@ -157,7 +157,7 @@ func (ring *keyring) verifyRefresh(token string) (session [16]byte, generation i
 func (ring *keyring) signCursor(scope string, keys []string) string {
 	payload, _ := json.Marshal(keys) // text: there is no error
 	encoded := base64.RawURLEncoding.EncodeToString(payload)
-	return encoded + "." + encodedMAC(ring.keys[0].cursor, encoded+"."+scope)
+	return encoded + "." + encodedMAC(ring.signer().cursor, encoded+"."+scope)
 }
 
 // verifyCursor returns the sort keys in a cursor that signCursor made for this scope, or errToken.

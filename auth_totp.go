@@ -87,8 +87,8 @@ func (a *accounts) useTOTP(ctx context.Context, q querier, userID, code string) 
 		return false, nil
 	}
 
-	if k.id != ring.keys[0].id {
-		k = ring.keys[0]
+	if k.id != ring.signer().id {
+		k = ring.signer()
 		sealed = k.totp.Seal(nil, nil, secret, []byte(userID))
 	}
 
@@ -128,8 +128,8 @@ func useRecoveryCode(ctx context.Context, q querier, by actor, u user, code stri
 const codeWait = 5 * time.Minute
 
 // passwordProof returns a proof that the password of these credentials was right. It is valid until
-// expires, in Unix seconds, or until the user's credential_version rises. It
-// holds no secret, and signs nobody in without a code.
+// expires, in Unix seconds, or until the user's credential_version rises. It holds no secret, and
+// signs nobody in without a code.
 func (k key) passwordProof(found passwordRecord, expires int64) string {
 	signed := fmt.Sprintf("%d.%s.%d", expires, found.ID, found.CredentialVersion)
 	return fmt.Sprintf("%d.%s", expires, encodedMAC(k.login, signed))
@@ -198,7 +198,7 @@ func (a *accounts) createTOTP(w http.ResponseWriter, r *http.Request, in totpReq
 			expires_at = excluded.expires_at
 		WHERE t.expires_at IS NOT NULL`
 
-	u := principalOf(r).User
+	u := principalOf(r).user
 	if u.TOTP {
 		return errTOTPEnabled
 	}
@@ -207,7 +207,7 @@ func (a *accounts) createTOTP(w http.ResponseWriter, r *http.Request, in totpReq
 		return err
 	}
 
-	k := a.core.keys.Load().keys[0]
+	k := a.core.keys.Load().signer()
 	random := make([]byte, 20)
 	rand.Read(random) // never fails (crypto/rand)
 	secret := base32.StdEncoding.EncodeToString(random)
@@ -274,7 +274,7 @@ func (a *accounts) enableTOTP(w http.ResponseWriter, r *http.Request, in totpCon
 
 	// The code is a guess: it counts as an attempt to log in.
 	p := principalOf(r)
-	guess, err := a.newGuess(r.Context(), p.User.ID, p.User.Username, callerOf(r).address)
+	guess, err := a.newGuess(r.Context(), p.user.ID, p.user.Username, callerOf(r).address)
 	if err != nil {
 		return err
 	}
@@ -283,7 +283,7 @@ func (a *accounts) enableTOTP(w http.ResponseWriter, r *http.Request, in totpCon
 	}
 
 	err = a.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) error {
-		n, err := execute(ctx, tx, "enable TOTP", enable, p.User.ID, hashes)
+		n, err := execute(ctx, tx, "enable TOTP", enable, p.user.ID, hashes)
 		if err == nil && n == 0 {
 			err = conflict(codeTOTPNotBegun, "Ask for a secret first.")
 		}
@@ -292,7 +292,7 @@ func (a *accounts) enableTOTP(w http.ResponseWriter, r *http.Request, in totpCon
 		}
 
 		// A wrong code rolls the change back.
-		isRight, err := a.useTOTP(ctx, tx, p.User.ID, normalizeCode(in.OTP))
+		isRight, err := a.useTOTP(ctx, tx, p.user.ID, normalizeCode(in.OTP))
 		if err == nil && !isRight {
 			err = errOwnCodeWrong
 		}
@@ -300,10 +300,10 @@ func (a *accounts) enableTOTP(w http.ResponseWriter, r *http.Request, in totpCon
 			return err
 		}
 
-		if err := endSessionsExcept(ctx, tx, by, p.User.ID, p.CredentialID); err != nil {
+		if err := endSessionsExcept(ctx, tx, by, p.user.ID, p.credentialID); err != nil {
 			return err
 		}
-		return audit(ctx, tx, by, "totp.enable", "user:"+p.User.Username, nil, nil)
+		return audit(ctx, tx, by, "totp.enable", "user:"+p.user.Username, nil, nil)
 	})
 
 	// A wrong code stays counted, as a wrong password does. All else is refunded, a success too.
@@ -313,10 +313,10 @@ func (a *accounts) enableTOTP(w http.ResponseWriter, r *http.Request, in totpCon
 	return writeEntity(w, map[string][]string{"recovery_codes": recovery}, "", err)
 }
 
-// deleteTOTP answers DELETE /api/v1/auth/totp: it removes the caller's second factor, if password
-// and code are right.
-func (a *accounts) deleteTOTP(w http.ResponseWriter, r *http.Request, in confirmation) error {
-	u := principalOf(r).User
+// deleteOwnTOTP answers DELETE /api/v1/auth/totp: it removes the caller's second factor, if
+// password and code are right.
+func (a *accounts) deleteOwnTOTP(w http.ResponseWriter, r *http.Request, in confirmation) error {
+	u := principalOf(r).user
 	if !u.TOTP {
 		return notFound("second factor of", u.Username)
 	}
@@ -325,13 +325,13 @@ func (a *accounts) deleteTOTP(w http.ResponseWriter, r *http.Request, in confirm
 	}
 
 	return writeDone(w, a.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) error {
-		return resetTOTP(ctx, tx, by, u)
+		return deleteTOTP(ctx, tx, by, u)
 	}))
 }
 
-// resetTOTP removes a user's second factor, if there is one. Requires lockAccess and a checked
+// deleteTOTP removes a user's second factor, if there is one. Requires lockAccess and a checked
 // target (see actOnUser).
-func resetTOTP(ctx context.Context, tx pgx.Tx, by actor, target user) error {
+func deleteTOTP(ctx context.Context, tx pgx.Tx, by actor, target user) error {
 	const query = `
 		WITH removed AS (
 			DELETE FROM totp_secrets
@@ -357,6 +357,6 @@ func (a *accounts) deleteTOTPOfUser(w http.ResponseWriter, r *http.Request) erro
 		if target.ID == *by.id {
 			return errUseOwnRoute
 		}
-		return resetTOTP(ctx, tx, by, target)
+		return deleteTOTP(ctx, tx, by, target)
 	}))
 }

@@ -589,16 +589,16 @@ func TestTOTPKeys(t *testing.T) {
 func TestTakenBackAttempt(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
-	a := must(ts.accounts.newGuess(t.Context(), "", "ada", netip.MustParseAddr("198.51.100.1")))
+	guess := must(ts.accounts.newGuess(t.Context(), "", "ada", netip.MustParseAddr("198.51.100.1")))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for _, before := range []int{0, 1, 4, 5, 7, 98} {
 		ts.exec(`TRUNCATE throttles`)
-		ts.exec(`INSERT INTO throttles (account, network, attempts, expires_at) VALUES ($1, $2, $3, now() + interval '1 day'), ($1, '', $3, now() + interval '1 day'), ('', $2, $3, now() + interval '1 day')`, a.account, a.network, before)
-		if err := a.count(ctx, ts.db); err != nil {
+		ts.exec(`INSERT INTO throttles (account, network, attempts, expires_at) VALUES ($1, $2, $3, now() + interval '1 day'), ($1, '', $3, now() + interval '1 day'), ('', $2, $3, now() + interval '1 day')`, guess.subject, guess.network, before)
+		if err := guess.count(ctx, ts.db); err != nil {
 			t.Fatal(err)
 		}
-		ts.accounts.refund(ctx, a)
+		ts.accounts.refund(ctx, guess)
 		if n := ts.queryInt(`SELECT count(*) FROM throttles WHERE attempts = $1 AND next_at IS NULL`, before); n != 3 {
 			t.Errorf("%d attempts before: %d rows are as before", before, n)
 		}

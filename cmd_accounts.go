@@ -11,7 +11,7 @@ import (
 )
 
 // setStatus returns an operation that sets the status of a user.
-func setStatus(status string) userOperation {
+func setStatus(status string) userAction {
 	return func(ctx context.Context, tx pgx.Tx, by actor, u user) error {
 		return updateUser(ctx, tx, by, u, userChange{Status: &status})
 	}
@@ -27,7 +27,7 @@ func revokeUser(ctx context.Context, tx pgx.Tx, by actor, u user) error {
 
 // changeUser runs the operation on the user whom the command names first. It returns the changed
 // user or, if the operation deletes the user, the user as before.
-func (o invocation) changeUser(ctx context.Context, do userOperation) (u user, err error) {
+func (o invocation) changeUser(ctx context.Context, do userAction) (u user, err error) {
 	err = changeAccess(ctx, o.db, func(tx pgx.Tx) error {
 		u, err = userNamed(ctx, tx, o.names[0])
 		if err != nil {
@@ -55,7 +55,7 @@ func (o invocation) printUser(err error, u user) error {
 
 // onUser returns a command that runs an operation on the named user. It then prints the text done
 // with the user's name or, without done or with --json, the user.
-func onUser(done string, do userOperation) action {
+func onUser(done string, do userAction) action {
 	return func(ctx context.Context, o invocation) error {
 		u, err := o.changeUser(ctx, do)
 		if done == "" {
@@ -141,7 +141,7 @@ func deleteUserCommand(ctx context.Context, o invocation) error {
 // setRolesCommand is "cairn user set-roles NAME ROLE,...". An empty list removes all roles.
 func setRolesCommand(ctx context.Context, o invocation) error {
 	replace := func(ctx context.Context, tx pgx.Tx, by actor, u user) error {
-		return replaceRoles(ctx, tx, by, u, splitList(o.names[1]))
+		return replaceUserRoles(ctx, tx, by, u, splitList(o.names[1]))
 	}
 	return onUser("", replace)(ctx, o)
 }
@@ -155,7 +155,7 @@ func splitList(text string) []string {
 func resetPasswordCommand(ctx context.Context, o invocation) error {
 	var t passwordToken
 	reset := func(ctx context.Context, tx pgx.Tx, by actor, u user) (err error) {
-		t, err = startPasswordReset(ctx, tx, by, u)
+		t, err = createPasswordReset(ctx, tx, by, u)
 		return err
 	}
 

@@ -92,7 +92,7 @@ func commands() []command {
 		},
 		{
 			"user reset-totp", "NAME [--json]",
-			needDatabase, onUser("%s has no second factor now", resetTOTP),
+			needDatabase, onUser("%s has no second factor now", deleteTOTP),
 			"remove a user's second factor",
 		},
 		{

@@ -184,9 +184,9 @@ func (c *config) parseArgon(value string) (err error) {
 		return err
 	}
 
-	a := c.argon
-	tooLittle := a.memory < 19456 || a.passes < 2
-	tooMuch := a.memory > 1<<20 || a.passes > 100 || a.lanes > 4
+	argon := c.argon
+	tooLittle := argon.memory < 19456 || argon.passes < 2
+	tooMuch := argon.memory > 1<<20 || argon.passes > 100 || argon.lanes > 4
 	if tooLittle || tooMuch {
 		return errors.New("must be from m=19456,t=2,p=1 to m=1048576,t=100,p=4")
 	}

@@ -92,7 +92,7 @@ type refusal struct {
 }
 
 // loader reads what a page shows from the API. It stores an error in a.err.
-type loader func(a *apiReader) *page
+type loader func(api *apiReader) *page
 
 // parsePages parses the templates. passwordMin appears in the hint at new passwords.
 func parsePages(passwordMin int) *template.Template {
@@ -196,17 +196,17 @@ func (c *console) show(read loader, changes ...func(*page)) handler {
 
 // readPageFor reads a page. It adds what every page shows about its reader.
 func (c *console) readPageFor(r *http.Request, read loader) (*page, error) {
-	a := &apiReader{console: c, r: r}
-	a.recognize()
+	api := &apiReader{console: c, r: r}
+	api.recognize()
 
-	p := read(a)
-	if a.err != nil {
-		return nil, a.err
+	p := read(api)
+	if api.err != nil {
+		return nil, api.err
 	}
 
 	p.addReader(r)
-	if a.next != "" {
-		p.Next = p.Path + "?" + a.next
+	if api.next != "" {
+		p.Next = p.Path + "?" + api.next
 	}
 
 	if !p.Can[inboxRead] {
@@ -233,9 +233,9 @@ func (p *page) addReader(r *http.Request) {
 
 	p.Can = map[string]bool{}
 	if reader := principalOf(r); reader != nil {
-		p.User = &reader.User
+		p.User = &reader.user
 		p.Lacks = reader.isSuspended()
-		for _, permission := range reader.Permissions {
+		for _, permission := range reader.permissions {
 			p.Can[permission] = true
 		}
 	}
@@ -617,32 +617,32 @@ type listOf[T any] struct {
 }
 
 // get returns what a GET route of the API answers, or the zero value after an error.
-func get[T any](a *apiReader, path, query string) (into T) {
-	if a.err != nil {
+func get[T any](api *apiReader, path, query string) (into T) {
+	if api.err != nil {
 		return into
 	}
 
-	answer, err := a.console.call(a.r, "GET "+path, query, nil)
+	answer, err := api.console.call(api.r, "GET "+path, query, nil)
 	if err == nil {
 		err = json.Unmarshal(answer, &into)
 	}
 
-	a.err = err
+	api.err = err
 	return into
 }
 
 // getAll returns the items of a list that never has more than maxPage.
-func getAll[T any](a *apiReader, path string) []T {
-	return get[listOf[T]](a, path, "limit=500").Items
+func getAll[T any](api *apiReader, path string) []T {
+	return get[listOf[T]](api, path, "limit=500").Items
 }
 
 // getPage returns the page of a list that the console page's own query asks for.
-func getPage[T any](a *apiReader, path string) []T {
-	query := filtersIn(a.r.URL.Query())
-	list := get[listOf[T]](a, path, query.Encode())
+func getPage[T any](api *apiReader, path string) []T {
+	query := filtersIn(api.r.URL.Query())
+	list := get[listOf[T]](api, path, query.Encode())
 	if list.NextCursor != nil {
 		query.Set("cursor", *list.NextCursor)
-		a.next = query.Encode()
+		api.next = query.Encode()
 	}
 	return list.Items
 }

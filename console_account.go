@@ -11,7 +11,7 @@ const maxHomeDatasets = 20
 // homePage reads the page at /: what Cairn is or, for somebody who is signed in, the unread
 // messages, the accounts that wait for approval, the health of the datasets, and the first steps of
 // an administrator.
-func (c *console) homePage(a *apiReader) *page {
+func (c *console) homePage(api *apiReader) *page {
 	const countUsers = `
 		SELECT
 			count(*) FILTER (WHERE status = 'pending') AS pending,
@@ -19,24 +19,24 @@ func (c *console) homePage(a *apiReader) *page {
 		FROM users`
 
 	data := map[string]any{"Registration": c.core.cfg.registration != registrationClosed}
-	reader := principalOf(a.r)
+	reader := principalOf(api.r)
 
 	if reader != nil && reader.holds(inboxRead) {
-		inbox := get[listOf[message]](a, "/api/v1/inbox", "unread=true&limit=5")
+		inbox := get[listOf[message]](api, "/api/v1/inbox", "unread=true&limit=5")
 		data["Messages"] = inbox.Items
 	}
 
 	if reader != nil && reader.holds(datasetRead) {
-		datasets := a.addAnalyses(getAll[datasetItem](a, "/api/v1/datasets"))
+		datasets := api.addAnalyses(getAll[datasetItem](api, "/api/v1/datasets"))
 		slices.SortStableFunc(datasets, func(a, b datasetDetails) int { return healthOf(a).rank - healthOf(b).rank })
 		data["Datasets"] = datasets[:min(len(datasets), maxHomeDatasets)]
 		data["More"] = len(datasets) > maxHomeDatasets
 		data["IsAnalyzed"] = slices.ContainsFunc(datasets, func(d datasetDetails) bool { return d.Analysis != nil })
 	}
 
-	if reader != nil && reader.holds(userManage) && a.err == nil {
-		data["Users"], a.err = collectOne[struct{ Pending, Total int64 }](
-			a.r.Context(), c.core.db, nil, "count users", countUsers)
+	if reader != nil && reader.holds(userManage) && api.err == nil {
+		data["Users"], api.err = collectOne[struct{ Pending, Total int64 }](
+			api.r.Context(), c.core.db, nil, "count users", countUsers)
 	}
 
 	return &page{Template: "home", Title: "Cairn", Data: data}
@@ -44,7 +44,7 @@ func (c *console) homePage(a *apiReader) *page {
 
 // addAnalyses returns the datasets with no other details than the overview of the report and the
 // newest analysis, if there is one.
-func (a *apiReader) addAnalyses(datasets []datasetItem) (list []datasetDetails) {
+func (api *apiReader) addAnalyses(datasets []datasetItem) (list []datasetDetails) {
 	const query = `
 		SELECT ` + analysisColumns + `
 		FROM unnest($1::bigint[]) dataset
@@ -53,7 +53,7 @@ func (a *apiReader) addAnalyses(datasets []datasetItem) (list []datasetDetails) 
 			WHERE dataset_id = dataset
 		)`
 
-	if a.err != nil {
+	if api.err != nil {
 		return nil
 	}
 
@@ -63,9 +63,9 @@ func (a *apiReader) addAnalyses(datasets []datasetItem) (list []datasetDetails) 
 		list = append(list, datasetDetails{dataset: d.dataset, Report: d.Report})
 	}
 
-	newest, err := collect[analysis](a.r.Context(), a.console.core.db,
+	newest, err := collect[analysis](api.r.Context(), api.console.core.db,
 		"list newest analyses", query, ids)
-	a.err = err
+	api.err = err
 	for i := range newest {
 		at := slices.Index(ids, newest[i].DatasetID)
 		list[at].Analysis = &newest[i]
@@ -88,12 +88,12 @@ func (c *console) passwordPage(*apiReader) *page {
 }
 
 // inboxPage reads a page of the reader's messages.
-func (c *console) inboxPage(a *apiReader) *page {
+func (c *console) inboxPage(api *apiReader) *page {
 	return &page{
 		Template: "inbox",
 		Title:    "Inbox",
 		Path:     "/inbox",
-		Data:     getPage[message](a, "/api/v1/inbox"),
+		Data:     getPage[message](api, "/api/v1/inbox"),
 	}
 }
 
@@ -103,7 +103,7 @@ func (c *console) totpPage(*apiReader) *page {
 }
 
 // accountPage reads the page about the reader's own account.
-func (c *console) accountPage(a *apiReader) *page {
+func (c *console) accountPage(api *apiReader) *page {
 	expires := c.core.now().Add(defaultTokenTTL)
 
 	return &page{
@@ -115,9 +115,9 @@ func (c *console) accountPage(a *apiReader) *page {
 			Holds    []string
 			Expires  *time.Time // the default end of a new API token
 		}{
-			getAll[sessionView](a, "/api/v1/auth/sessions"),
-			getAll[apiToken](a, "/api/v1/auth/tokens"),
-			principalOf(a.r).Permissions,
+			getAll[sessionView](api, "/api/v1/auth/sessions"),
+			getAll[apiToken](api, "/api/v1/auth/tokens"),
+			principalOf(api.r).permissions,
 			&expires,
 		},
 	}
@@ -125,7 +125,7 @@ func (c *console) accountPage(a *apiReader) *page {
 
 // loginPage reads the page on which people sign in, and goes on to Next. While nobody has a
 // password, it tells the first administrator where the token is that sets one.
-func (c *console) loginPage(a *apiReader) *page {
+func (c *console) loginPage(api *apiReader) *page {
 	const query = `
 		SELECT NOT EXISTS (
 			SELECT FROM users
@@ -134,7 +134,7 @@ func (c *console) loginPage(a *apiReader) *page {
 
 	// An error hides only the line for the first administrator.
 	var isNew bool
-	a.console.core.db.QueryRow(a.r.Context(), query).Scan(&isNew)
+	api.console.core.db.QueryRow(api.r.Context(), query).Scan(&isNew)
 
 	return &page{
 		Template: "login",
@@ -145,7 +145,7 @@ func (c *console) loginPage(a *apiReader) *page {
 			Registration bool
 			Approval     bool
 		}{
-			safeNext(a.r.URL.Query().Get("next"), c.core.cfg.baseURL),
+			safeNext(api.r.URL.Query().Get("next"), c.core.cfg.baseURL),
 			isNew,
 			c.core.cfg.registration != registrationClosed,
 			c.core.cfg.registration == registrationApproval,

@@ -6,11 +6,11 @@ import (
 )
 
 // messagesPage reads a page of the announcements.
-func (c *console) messagesPage(a *apiReader) *page {
+func (c *console) messagesPage(api *apiReader) *page {
 	return &page{
 		Template: "messages",
 		Title:    "Announcements",
-		Data:     getPage[message](a, "/api/v1/system-messages"),
+		Data:     getPage[message](api, "/api/v1/system-messages"),
 	}
 }
 
@@ -31,17 +31,17 @@ type audience struct {
 }
 
 // messagePage reads the page of an announcement, or the page that writes a new one.
-func (c *console) messagePage(a *apiReader) *page {
+func (c *console) messagePage(api *apiReader) *page {
 	title := "New announcement"
 	data := messageData{message: message{Severity: "info"}}
 
-	if a.r.PathValue("id") != "" {
-		data = get[messageData](a, "/api/v1/system-messages/{id}", "")
+	if api.r.PathValue("id") != "" {
+		data = get[messageData](api, "/api/v1/system-messages/{id}", "")
 		title = "Announcement: " + data.Title
 		data.Tag = data.message.tag()
 	}
 
-	data.AllRoles = a.roleNames()
+	data.AllRoles = api.roleNames()
 	return &page{Template: "message", Title: title, Data: &data}
 }
 
@@ -103,19 +103,19 @@ func (c *console) previewMessage(w http.ResponseWriter, r *http.Request) error {
 }
 
 // roleNames returns the names of the roles, also for somebody who may only write messages to them.
-func (a *apiReader) roleNames() (names []string) {
+func (api *apiReader) roleNames() (names []string) {
 	const query = `
 		SELECT array_agg(name ORDER BY name)
 		FROM roles`
 
-	if a.err == nil {
-		names, a.err = scalar[[]string](a.r.Context(), a.console.core.db, "list role names", query)
+	if api.err == nil {
+		names, api.err = scalar[[]string](api.r.Context(), api.console.core.db, "list role names", query)
 	}
 	return names
 }
 
 // usersPage reads a page of the list of users.
-func (c *console) usersPage(a *apiReader) *page {
+func (c *console) usersPage(api *apiReader) *page {
 	return &page{
 		Template: "users",
 		Title:    "Users",
@@ -124,16 +124,16 @@ func (c *console) usersPage(a *apiReader) *page {
 			AllRoles []string
 			Member   []string // the roles that a new user has
 		}{
-			getPage[user](a, "/api/v1/users"),
-			a.roleNames(),
+			getPage[user](api, "/api/v1/users"),
+			api.roleNames(),
 			[]string{memberRole},
 		},
 	}
 }
 
 // userPage reads the page of a user.
-func (c *console) userPage(a *apiReader) *page {
-	u := get[user](a, "/api/v1/users/{id}", "")
+func (c *console) userPage(api *apiReader) *page {
+	u := get[user](api, "/api/v1/users/{id}", "")
 
 	return &page{
 		Template: "user",
@@ -147,15 +147,15 @@ func (c *console) userPage(a *apiReader) *page {
 		}{
 			u,
 			u.tag(),
-			a.roleNames(),
-			getAll[sessionView](a, "/api/v1/users/{id}/sessions"),
-			getAll[apiToken](a, "/api/v1/users/{id}/tokens"),
+			api.roleNames(),
+			getAll[sessionView](api, "/api/v1/users/{id}/sessions"),
+			getAll[apiToken](api, "/api/v1/users/{id}/tokens"),
 		},
 	}
 }
 
 // rolesPage reads the page of the roles and the permissions.
-func (c *console) rolesPage(a *apiReader) *page {
+func (c *console) rolesPage(api *apiReader) *page {
 	return &page{
 		Template: "roles",
 		Title:    "Roles and permissions",
@@ -164,14 +164,14 @@ func (c *console) rolesPage(a *apiReader) *page {
 			Roles       []role
 			Permissions []permissionView
 		}{
-			getPage[role](a, "/api/v1/roles"),
-			get[listOf[permissionView]](a, "/api/v1/permissions", "").Items,
+			getPage[role](api, "/api/v1/roles"),
+			get[listOf[permissionView]](api, "/api/v1/permissions", "").Items,
 		},
 	}
 }
 
 // auditPage reads a page of the audit log.
-func (c *console) auditPage(a *apiReader) *page {
+func (c *console) auditPage(api *apiReader) *page {
 	return &page{
 		Template: "audit",
 		Title:    "Audit log",
@@ -179,7 +179,7 @@ func (c *console) auditPage(a *apiReader) *page {
 			Rows    []auditRow
 			Actions []string
 		}{
-			getPage[auditRow](a, "/api/v1/audit"),
+			getPage[auditRow](api, "/api/v1/audit"),
 			slices.Sorted(slices.Values(auditActions())),
 		},
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // datasetsPage reads a page of the list of datasets. Only those who may register one see the roots.
-func (c *console) datasetsPage(a *apiReader) *page {
+func (c *console) datasetsPage(api *apiReader) *page {
 	roots := c.core.cfg.datasetRoots
 
 	return &page{
@@ -22,7 +22,7 @@ func (c *console) datasetsPage(a *apiReader) *page {
 			Roots string
 			First string // of the roots
 		}{
-			a.addAnalyses(getPage[datasetItem](a, "/api/v1/datasets")),
+			api.addAnalyses(getPage[datasetItem](api, "/api/v1/datasets")),
 			strings.Join(roots, " or "),
 			roots[0],
 		},
@@ -73,23 +73,23 @@ type datasetData struct {
 
 // datasetPage reads the page of a dataset: its files' totals, its map, the files at a position, and
 // its last analyses.
-func (c *console) datasetPage(a *apiReader) *page {
+func (c *console) datasetPage(api *apiReader) *page {
 	d := datasetData{
-		datasetDetails: get[datasetDetails](a, "/api/v1/datasets/{id}", ""),
+		datasetDetails: get[datasetDetails](api, "/api/v1/datasets/{id}", ""),
 	}
 	d.Tag = tagOf(d.dataset)
-	d.Analyses = get[listOf[analysis]](a, "/api/v1/datasets/{id}/analyses", "limit=10").Items
+	d.Analyses = get[listOf[analysis]](api, "/api/v1/datasets/{id}/analyses", "limit=10").Items
 
 	// addMap also sets the position.
-	if d.BBox != nil && a.err == nil {
-		d.addMap(a)
+	if d.BBox != nil && api.err == nil {
+		d.addMap(api)
 	}
 	if d.Position != "" {
 		query := url.Values{
 			"point": {d.Position},
 			"limit": {"50"},
 		}
-		d.Covering = get[listOf[datasetFile]](a, "/api/v1/datasets/{id}/files", query.Encode())
+		d.Covering = get[listOf[datasetFile]](api, "/api/v1/datasets/{id}/files", query.Encode())
 	}
 
 	return &page{Template: "dataset", Title: d.Name, Data: &d}
@@ -106,13 +106,13 @@ type mapView struct {
 // outliers. at.x and at.y are the pixel of the picture that was clicked. With move the part
 // changes: in and out keep the pixel where it is, and pan puts it into the middle. Without move,
 // the page shows the files at the position of the pixel, or at the position in point.
-func (d *datasetData) addMap(a *apiReader) {
-	query := a.r.URL.Query()
+func (d *datasetData) addMap(api *apiReader) {
+	query := api.r.URL.Query()
 
 	box := boxOf(d.BBox)
-	whole, err := storedPicture(a.r.Context(), a.console.core.db, d.dataset, false)
+	whole, err := storedPicture(api.r.Context(), api.console.core.db, d.dataset, false)
 	if err != nil {
-		a.err = err
+		api.err = err
 		return
 	}
 	if whole != nil {
@@ -121,7 +121,7 @@ func (d *datasetData) addMap(a *apiReader) {
 	if text := query.Get("bbox"); text != "" {
 		f, err := readFileFilter(url.Values{"bbox": {text}})
 		if err != nil {
-			a.err = err
+			api.err = err
 			return
 		}
 		box = *f.box
@@ -205,12 +205,12 @@ func (a mapBox) query() string {
 
 // filesPage reads a page of the list of a dataset's files or, without a dataset in the path, of all
 // files.
-func (c *console) filesPage(a *apiReader) *page {
+func (c *console) filesPage(api *apiReader) *page {
 	path := "/api/v1/files"
 	title := "Files"
-	if a.r.PathValue("id") != "" {
+	if api.r.PathValue("id") != "" {
 		path = "/api/v1/datasets/{id}/files"
-		title = "Files of " + get[datasetDetails](a, "/api/v1/datasets/{id}", "").Name
+		title = "Files of " + get[datasetDetails](api, "/api/v1/datasets/{id}", "").Name
 	}
 
 	return &page{
@@ -221,17 +221,17 @@ func (c *console) filesPage(a *apiReader) *page {
 			List     []datasetFile
 			Statuses []string
 		}{
-			a.r.PathValue("id"),
-			getPage[datasetFile](a, path),
+			api.r.PathValue("id"),
+			getPage[datasetFile](api, path),
 			fileStatuses(),
 		},
 	}
 }
 
 // filePage reads the page of a file: its row, its findings and its last changes.
-func (c *console) filePage(a *apiReader) *page {
-	d := get[datasetDetails](a, "/api/v1/datasets/{id}", "")
-	file := get[fileDetails](a, "/api/v1/datasets/{id}/files/{file}", "")
+func (c *console) filePage(api *apiReader) *page {
+	d := get[datasetDetails](api, "/api/v1/datasets/{id}", "")
+	file := get[fileDetails](api, "/api/v1/datasets/{id}/files/{file}", "")
 	content := dataPath(d.ID, file.Path)
 
 	data := struct {
@@ -244,7 +244,7 @@ func (c *console) filePage(a *apiReader) *page {
 		fileDetails: file,
 		Dataset:     d,
 		Content:     content,
-		URL:         c.core.baseURL(a.r) + content,
+		URL:         c.core.baseURL(api.r) + content,
 	}
 
 	if file.BBox != nil {
@@ -256,34 +256,34 @@ func (c *console) filePage(a *apiReader) *page {
 }
 
 // analysisPage reads the page of an analysis, with what it has changed.
-func (c *console) analysisPage(a *apiReader) *page {
-	d := get[datasetDetails](a, "/api/v1/datasets/{id}", "")
+func (c *console) analysisPage(api *apiReader) *page {
+	d := get[datasetDetails](api, "/api/v1/datasets/{id}", "")
 
 	return &page{
 		Template: "analysis",
 		Title:    "Analysis of " + d.Name,
-		Path:     fillPath(a.r, "/datasets/{id}/analyses/{analysis}"),
+		Path:     fillPath(api.r, "/datasets/{id}/analyses/{analysis}"),
 		Data: struct {
 			analysis
 			Dataset string
 			Changes []fileChange
 		}{
-			get[analysis](a, "/api/v1/datasets/{id}/analyses/{analysis}", ""),
+			get[analysis](api, "/api/v1/datasets/{id}/analyses/{analysis}", ""),
 			d.Name,
-			getPage[fileChange](a, "/api/v1/datasets/{id}/analyses/{analysis}/changes"),
+			getPage[fileChange](api, "/api/v1/datasets/{id}/analyses/{analysis}/changes"),
 		},
 	}
 }
 
 // expectationPage reads what the files of a dataset should be.
-func (c *console) expectationPage(a *apiReader) *page {
-	d := get[datasetDetails](a, "/api/v1/datasets/{id}", "")
-	expected := get[storedExpectation](a, "/api/v1/datasets/{id}/expectation", "")
+func (c *console) expectationPage(api *apiReader) *page {
+	d := get[datasetDetails](api, "/api/v1/datasets/{id}", "")
+	expected := get[storedExpectation](api, "/api/v1/datasets/{id}/expectation", "")
 
 	return &page{
 		Template: "expectation",
 		Title:    "What is expected of " + d.Name,
-		Path:     fillPath(a.r, "/datasets/{id}/expectation"),
+		Path:     fillPath(api.r, "/datasets/{id}/expectation"),
 		Data: struct {
 			expectation
 			ID int64
@@ -295,14 +295,14 @@ func (c *console) expectationPage(a *apiReader) *page {
 }
 
 // reportPage reads the report about a dataset's files, with the accepted findings.
-func (c *console) reportPage(a *apiReader) *page {
-	accepted := getPage[acceptedFinding](a, "/api/v1/datasets/{id}/accepted-findings")
-	report := get[folderReport](a, "/api/v1/datasets/{id}/report", "")
+func (c *console) reportPage(api *apiReader) *page {
+	accepted := getPage[acceptedFinding](api, "/api/v1/datasets/{id}/accepted-findings")
+	report := get[folderReport](api, "/api/v1/datasets/{id}/report", "")
 
 	return &page{
 		Template: "report",
 		Title:    "Report on " + report.Dataset,
-		Path:     fillPath(a.r, "/datasets/{id}/report"),
+		Path:     fillPath(api.r, "/datasets/{id}/report"),
 		Data: struct {
 			folderReport
 			List []acceptedFinding

@@ -38,16 +38,16 @@ type sentForm struct {
 // session, to another path or with another field is another form.
 func readOnce(r *http.Request, f url.Values) *sentForm {
 	p := principalOf(r)
-	if p == nil || p.Kind != "session" || f.Get("once") == "" {
+	if p == nil || p.kind != "session" || f.Get("once") == "" {
 		return nil
 	}
 
-	sum := sha512.Sum512([]byte(p.CredentialID + r.URL.Path + "?" + f.Encode()))
+	sum := sha512.Sum512([]byte(p.credentialID + r.URL.Path + "?" + f.Encode()))
 	block, _ := aes.NewCipher(sum[32:])            // fails only for a key of another length
 	aead, _ := cipher.NewGCMWithRandomNonce(block) // fails only for another block size
 
 	return &sentForm{
-		session: p.CredentialID,
+		session: p.credentialID,
 		id:      sum[:32],
 		cipher:  aead,
 	}
@@ -97,7 +97,7 @@ func waitForFirst(r *http.Request) error {
 	if err := c.slots.acquirePool(r.Context()); err != nil {
 		return err
 	}
-	return c.recheck(r.Context())
+	return c.authorize(r.Context())
 }
 
 // begin adds the row of a form. If there is one already, isFirst is false, and stored is its

@@ -8,19 +8,19 @@ import (
 
 // recognize sets the principal of a request for a page that is open to all, if its session cookie
 // is valid.
-func (a *apiReader) recognize() {
-	c := callerOf(a.r)
-	credential, err := a.console.accounts.readSessionCookie(a.r)
+func (api *apiReader) recognize() {
+	c := callerOf(api.r)
+	credential, err := api.console.accounts.readSessionCookie(api.r)
 	if c.principal != nil || err != nil {
 		return
 	}
 
-	p, err := getPrincipal(a.r.Context(), a.console.core.db, &a.console.accounts.users, credential)
+	p, err := getPrincipal(api.r.Context(), api.console.core.db, &api.console.accounts.users, credential)
 	if err == errInvalidToken {
 		return
 	}
 	if err != nil {
-		a.err = err
+		api.err = err
 		return
 	}
 
@@ -36,14 +36,14 @@ func (c *console) recognizeWithoutRoute(r *http.Request) {
 
 	// An error hides only who the reader is.
 	withPoolSlot(detached, quick, func(ctx context.Context) error {
-		a := &apiReader{console: c, r: r.WithContext(ctx)}
-		a.recognize()
-		return a.err
+		api := &apiReader{console: c, r: r.WithContext(ctx)}
+		api.recognize()
+		return api.err
 	})
 }
 
-// loginForm answers POST /login, as the API's login does. If the user has a second factor, the
-// next page asks for the code. Its form holds a passwordProof, and no password.
+// loginForm answers POST /login, as the API's login does. If the user has a second factor, the next
+// page asks for the code. Its form holds a passwordProof, and no password.
 func (c *console) loginForm(w http.ResponseWriter, r *http.Request) error {
 	f, err := readForm(r)
 	if err != nil {
@@ -68,7 +68,10 @@ func (c *console) loginForm(w http.ResponseWriter, r *http.Request) error {
 		return c.refuse(w, r, f, c.loginPage, err)
 	}
 
-	err = c.accounts.finishLogin(w, r, found, password, err)
+	if err == nil {
+		err = c.accounts.openSession(w, r, found, password)
+	}
+	err = c.accounts.auditLoginRefusal(r, found, err)
 	if err == nil {
 		return c.afterSignIn(w, r, f, found.Username)
 	}
@@ -79,7 +82,7 @@ func (c *console) loginForm(w http.ResponseWriter, r *http.Request) error {
 	// The password is right, and the code is missing: the next page asks for it.
 	c.accounts.rehash(r, found, password)
 	end := c.core.now().Add(codeWait).Unix()
-	signer := c.core.keys.Load().keys[0]
+	signer := c.core.keys.Load().signer()
 	f["proof"] = []string{signer.passwordProof(found, end)}
 
 	show := c.show(c.loginPage, func(p *page) { p.addForm(r, f) })

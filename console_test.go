@@ -933,9 +933,9 @@ func TestNewestAnalyses(t *testing.T) {
 // TestPageStopsReading: after an error a page asks the database for nothing more.
 func TestPageStopsReading(t *testing.T) {
 	t.Parallel()
-	a := &apiReader{console: &console{}, r: httptest.NewRequest("GET", "/", nil), err: errNoPath} // without a database
-	if states, names := a.addAnalyses([]datasetItem{{dataset: dataset{ID: 1}}}), a.roleNames(); len(states)+len(names) > 0 || a.err != errNoPath {
-		t.Errorf("%v, %v, %v", states, names, a.err)
+	api := &apiReader{console: &console{}, r: httptest.NewRequest("GET", "/", nil), err: errNoPath} // without a database
+	if states, names := api.addAnalyses([]datasetItem{{dataset: dataset{ID: 1}}}), api.roleNames(); len(states)+len(names) > 0 || api.err != errNoPath {
+		t.Errorf("%v, %v, %v", states, names, api.err)
 	}
 }
 

@@ -39,8 +39,8 @@ func (c *catalogue) pathDataset(r *http.Request) (dataset, error) {
 }
 
 // datasetOf returns the dataset with that id. If there is none, or the caller may not see it, the
-// error is the same 404. It extends the caller's recheck, which ends long answers: that fails once
-// the caller may not see the dataset any more.
+// error is the same 404. It extends the caller's authorize, which ends long answers: that fails
+// once the caller may not see the dataset any more.
 func (c *catalogue) datasetOf(r *http.Request, id int64) (dataset, error) {
 	const query = `
 		SELECT ` + datasetColumns + `
@@ -53,15 +53,15 @@ func (c *catalogue) datasetOf(r *http.Request, id int64) (dataset, error) {
 	}
 
 	who := callerOf(r)
-	recheck := who.recheck
-	who.recheck = func(ctx context.Context) error {
+	authorize := who.authorize
+	who.authorize = func(ctx context.Context) error {
 		if who.slots.releasePool == nil {
 			if err := who.slots.acquirePool(ctx); err != nil {
 				return err
 			}
 			defer who.slots.leavePool()
 		}
-		if err := recheck(ctx); err != nil {
+		if err := authorize(ctx); err != nil {
 			return err
 		}
 		_, err := find(ctx)

@@ -246,18 +246,18 @@ func TestRequiresEndsAnswers(t *testing.T) {
 		t.Errorf("the request that waits: %d %s", a.status, a.body)
 	}
 
-	// A long answer asks recheck every ten seconds.
+	// A long answer calls authorize every ten seconds.
 	root.must(200, "PATCH", dataset, map[string]any{"requires": ""})
 	r := computing(t, httptest.NewRequestWithContext(t.Context(), "GET", dataset, nil))
 	r.SetPathValue("id", filepath.Base(dataset))
-	callerOf(r).recheck = func(context.Context) error { return nil }
+	callerOf(r).authorize = func(context.Context) error { return nil }
 	must(ts.catalogue.pathDataset(r))
-	if err := callerOf(r).recheck(t.Context()); err != nil {
-		t.Errorf("recheck of a visible dataset: %v", err)
+	if err := callerOf(r).authorize(t.Context()); err != nil {
+		t.Errorf("authorize for a visible dataset: %v", err)
 	}
 	root.must(200, "PATCH", dataset, map[string]any{"requires": lidarSee})
-	if err := callerOf(r).recheck(t.Context()); err == nil || err.Error() != notFound("dataset", filepath.Base(dataset)).Error() {
-		t.Errorf("recheck of a hidden dataset: %v", err)
+	if err := callerOf(r).authorize(t.Context()); err == nil || err.Error() != notFound("dataset", filepath.Base(dataset)).Error() {
+		t.Errorf("authorize for a hidden dataset: %v", err)
 	}
 }
 

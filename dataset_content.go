@@ -319,7 +319,7 @@ func (w *patientWriter) Write(b []byte) (int, error) {
 
 	if time.Since(w.rechecked) > recheckInterval {
 		w.rechecked = time.Now()
-		err := w.caller.recheck(w.ctx)
+		err := w.caller.authorize(w.ctx)
 
 		// An outage of the database does not end the answer.
 		refused, isProblem := errors.AsType[*problem](err)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -339,9 +338,9 @@ func updateDataset(
 				return nil, nil, err
 			}
 		}
-		after.Name = *cmp.Or(in.Name, &d.Name)
-		after.Description = *cmp.Or(in.Description, &d.Description)
-		after.Requires = *cmp.Or(in.Requires, &d.Requires)
+		after.Name = valueOr(in.Name, d.Name)
+		after.Description = valueOr(in.Description, d.Description)
+		after.Requires = valueOr(in.Requires, d.Requires)
 		if isSame(d, after) {
 			return nil, nil, nil
 		}

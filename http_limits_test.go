@@ -522,8 +522,8 @@ func TestLongAnswerRechecks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			recorder := httptest.NewRecorder()
 			c := &caller{
-				slots:   newSlots(newLimits(8), "a"),
-				recheck: func(context.Context) error { return test.recheck },
+				slots:     newSlots(newLimits(8), "a"),
+				authorize: func(context.Context) error { return test.recheck },
 			}
 
 			w := &patientWriter{recorder, t.Context(), c, time.Now().Add(-recheckInterval - time.Second), false}

@@ -204,7 +204,7 @@ func (a *announcements) createMessage(w http.ResponseWriter, r *http.Request, c 
 	}
 
 	// Read after the commit: by then a message for now is published.
-	created, err := getMessage(r.Context(), a.core.db, &principalOf(r).User.ID, id)
+	created, err := getMessage(r.Context(), a.core.db, &principalOf(r).user.ID, id)
 	return writeCreated(w, created, "/api/v1/system-messages/"+strconv.FormatInt(id, 10), err)
 }
 
@@ -277,7 +277,7 @@ func (a *announcements) listMessages(inbox bool) handler {
 
 		first := []string{"infinity", "0"}
 		list := func(after []string, limit int) ([]message, error) {
-			return listMessages(r.Context(), a.core.db, &principalOf(r).User.ID, f, after, limit)
+			return listMessages(r.Context(), a.core.db, &principalOf(r).user.ID, f, after, limit)
 		}
 		key := func(m message) []string {
 			return []string{m.PublishAt.Format(time.RFC3339Nano), strconv.FormatInt(m.ID, 10)}
@@ -330,7 +330,7 @@ func (a *announcements) getMessage(w http.ResponseWriter, r *http.Request) error
 			count(*) FILTER (WHERE ` + messageIsRead + `) AS readers` + messageRecipients
 
 	id := pathID(r, "id")
-	m, err := getMessage(r.Context(), a.core.db, &principalOf(r).User.ID, id)
+	m, err := getMessage(r.Context(), a.core.db, &principalOf(r).user.ID, id)
 	if err != nil {
 		return err
 	}
@@ -393,7 +393,7 @@ func (a *announcements) readMessages(w http.ResponseWriter, r *http.Request) err
 	}
 
 	ids := slices.Compact(slices.Sorted(slices.Values(in.IDs)))
-	userID := principalOf(r).User.ID
+	userID := principalOf(r).user.ID
 	all, err := scalar[bool](r.Context(), a.core.db, "mark messages read", query, userID, ids)
 	if err == nil && !all {
 		err = errNotAddressed
@@ -456,7 +456,7 @@ func (a *announcements) readAllMessages(w http.ResponseWriter, r *http.Request) 
 	}
 
 	ctx := r.Context()
-	userID := principalOf(r).User.ID
+	userID := principalOf(r).user.ID
 	if in.UpTo != nil {
 		n, err := execute(ctx, a.core.db, "look for the newest message", newest, userID, in.UpTo)
 		if err == nil && n == 0 {
@@ -473,7 +473,7 @@ func (a *announcements) readAllMessages(w http.ResponseWriter, r *http.Request) 
 
 // countUnread answers GET …/unread-count.
 func (a *announcements) countUnread(w http.ResponseWriter, r *http.Request) error {
-	counts, err := countUnread(r.Context(), a.core.db, principalOf(r).User.ID)
+	counts, err := countUnread(r.Context(), a.core.db, principalOf(r).user.ID)
 	if err != nil {
 		return err
 	}

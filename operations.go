@@ -229,7 +229,7 @@ func (o *operations) reloadKeys(ctx context.Context) error {
 
 	o.core.keys.Store(keys)
 	o.core.log.Info("key file reloaded",
-		"signer", keys.keys[0].id,
+		"signer", keys.signer().id,
 		"keys", len(keys.keys))
 	if o.core.cfg.keysAreCredential() {
 		o.core.log.Warn("key file is a copy that systemd made when the service started: " +

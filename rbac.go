@@ -139,8 +139,8 @@ func (a *accounts) administer(
 	})
 }
 
-// actorNow reads the caller again and returns the actor. The caller must hold the permission (""
-// if none is needed). Requires lockAccess.
+// actorNow reads the caller again and returns the actor. The caller must hold the permission ("" if
+// none is needed). Requires lockAccess.
 func (a *accounts) actorNow(ctx context.Context, tx pgx.Tx, r *http.Request, permission string) (actor, error) {
 	by := actorOf(r)
 	p, err := getPrincipal(ctx, tx, &a.users, callerOf(r).credential)
@@ -151,14 +151,14 @@ func (a *accounts) actorNow(ctx context.Context, tx pgx.Tx, r *http.Request, per
 		return by, p.lacks(permission)
 	}
 
-	by.permissions = p.Permissions
+	by.permissions = p.permissions
 	return by, nil
 }
 
 // coversHolders is coversRoles for every user who holds this role, with all roles of that user. It
 // is for changes of a role's requirement of a second factor. Such a change suspends or restores
 // everything that a holder without a second factor has, also from other roles.
-func (a actor) coversHolders(ctx context.Context, q querier, roleID int64) error {
+func (by actor) coversHolders(ctx context.Context, q querier, roleID int64) error {
 	const query = `
 		SELECT coalesce(array_agg(DISTINCT r.name), '{}')
 		FROM user_roles held
@@ -169,7 +169,7 @@ func (a actor) coversHolders(ctx context.Context, q querier, roleID int64) error
 	if err != nil {
 		return err
 	}
-	return a.coversRoles(ctx, q, names)
+	return by.coversRoles(ctx, q, names)
 }
 
 // rolePermissions returns the permissions that these roles give together. An unknown role is a 422.
@@ -197,25 +197,29 @@ func rolePermissions(ctx context.Context, q querier, names []string) ([]string, 
 	return effectivePermissions(found.Declared, found.Existing, found.Grants), v.err()
 }
 
-// endOldCredentials prepares a change of permissions. It must be called before the change. The
-// change is of the user userID or, if that is nil, of every holder of the role roleID. given are
-// the permissions of that user or role after the change.
+// The users of endOldCredentials: SQL for the ids of one user, and of every holder of one role.
+const (
+	oneUser     = `SELECT $1::uuid AS user_id`
+	roleHolders = `SELECT user_id FROM user_roles WHERE role_id = $1`
+)
+
+// endOldCredentials ends the credentials that must not outlive a change of permissions. It must be
+// called before the change. users is oneUser or roleHolders, and id that of the user or the role.
+// given are the permissions of that user or role after the change.
 //
-//   - Their password tokens are voided, because they were made for the old permissions.
+//   - The users' password tokens are voided, because they were made for the old permissions.
 //   - The sessions of users who gain a permission end, because somebody who knew an older password
 //     token may have an open session. A user who lacks a required second factor counts as gaining,
 //     because the change may lift the requirement.
 //   - API tokens stay, because they can do only what they name.
 //
-// It writes no row of a user, because a role may have a hundred thousand holders. So it does not
-// stop a login under way. This is no loss: the password stays valid, so the login could as well
-// begin after the change. Requires lockAccess.
-func endOldCredentials(ctx context.Context, tx pgx.Tx, by actor, userID *string, roleID int64, given []string) error {
-	const query = `
-		WITH holders AS (
-			SELECT user_id FROM user_roles WHERE role_id = $2 AND $1::uuid IS NULL
-			UNION
-			SELECT $1 WHERE $1 IS NOT NULL
+// A login under way is not stopped. The password stays valid, so this login could as well begin
+// after the change. To stop it, every user's row would have to be written, and a role may have a
+// hundred thousand holders. Requires lockAccess.
+func endOldCredentials(ctx context.Context, tx pgx.Tx, by actor, users string, id any, given []string) error {
+	const begin = `
+		WITH holders AS (`
+	const end = `
 		), void AS (
 			DELETE FROM password_tokens WHERE user_id IN (SELECT user_id FROM holders)
 		)
@@ -236,7 +240,7 @@ func endOldCredentials(ctx context.Context, tx pgx.Tx, by actor, userID *string,
 					WHERE ur.user_id = u.id AND r.name = '` + adminRole + `'
 				)
 				AND EXISTS (
-					SELECT unnest(array_remove($3::text[], '` + inboxRead + `')) -- every user holds that one
+					SELECT unnest(array_remove($2::text[], '` + inboxRead + `')) -- every user holds that one
 					EXCEPT
 					SELECT rp.permission
 					FROM user_roles ur
@@ -245,7 +249,7 @@ func endOldCredentials(ctx context.Context, tx pgx.Tx, by actor, userID *string,
 				)
 			)`
 
-	gainers, err := scalar[[]string](ctx, tx, "void password tokens", query, userID, roleID, given)
+	gainers, err := scalar[[]string](ctx, tx, "void password tokens", begin+users+end, id, given)
 	if err != nil {
 		return err
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -84,21 +83,21 @@ func (a *accounts) deleteRole(w http.ResponseWriter, r *http.Request) error {
 // must name the role's entity tag.
 func (a *accounts) pathRole(r *http.Request, q querier) (role, error) {
 	id := pathID(r, "id")
-	found, err := getRole(r.Context(), q, id, "", notFound("role", id))
+	found, err := getRole(r.Context(), q, `r.id = $1`, id, notFound("role", id))
 	if err != nil || isRead(r) {
 		return found, err
 	}
 	return found, checkMatch(r.Header["If-Match"], tagOf(found))
 }
 
-// getRole returns the role with that id or that name. If there is none, the error is missing.
-func getRole(ctx context.Context, q querier, id int64, name string, missing error) (role, error) {
+// getRole returns the role r that fulfils a condition: SQL in which $1 is the key. If there is
+// none, the error is missing.
+func getRole(ctx context.Context, q querier, condition string, key any, missing error) (role, error) {
 	const query = `
 		SELECT ` + roleColumns + `
 		FROM roles r
-		WHERE r.id = $1
-			OR r.name = $2`
-	r, err := collectOne[role](ctx, q, missing, "find role", query, id, name)
+		WHERE `
+	r, err := collectOne[role](ctx, q, missing, "find role", query+condition, key)
 	if err != nil {
 		return r, err
 	}
@@ -111,7 +110,7 @@ func getRole(ctx context.Context, q querier, id int64, name string, missing erro
 // roleNamed returns the role of that name. If there is none, the error is a 422 for the field.
 func roleNamed(ctx context.Context, q querier, field, name string) (role, error) {
 	missing := invalid{{field, fieldUnknown, fmt.Sprintf("there is no role %.64q", name)}}.err()
-	return getRole(ctx, q, 0, name, missing)
+	return getRole(ctx, q, `r.name = $1`, name, missing)
 }
 
 // roleChange holds the new fields of a role. A nil field stays unchanged.
@@ -150,9 +149,9 @@ var errBuiltIn = conflict(codeRoleBuiltIn, "The role admin cannot be removed or 
 func createRole(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, error) {
 	const query = `INSERT INTO roles (name) VALUES ($1) RETURNING id`
 
-	if c.Name == nil {
-		c.Name = new("") // refused below: a role needs a name
-	}
+	// A role without a name is refused as one with an empty name.
+	name := valueOr(c.Name, "")
+	c.Name = &name
 	if err := c.check(ctx, tx); err != nil {
 		return role{}, err
 	}
@@ -203,7 +202,7 @@ func updateRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleCha
 	// Holders may gain permissions by either change.
 	isLifted := before.RequiresSecondFactor && !wanted.RequiresSecondFactor
 	if isLifted || !slices.Equal(before.Permissions, wanted.Permissions) {
-		err := endOldCredentials(ctx, tx, by, nil, before.ID, wanted.Permissions)
+		err := endOldCredentials(ctx, tx, by, roleHolders, before.ID, wanted.Permissions)
 		if err != nil {
 			return role{}, err
 		}
@@ -221,9 +220,9 @@ func (c roleChange) apply(r role) role {
 	if c.Permissions != nil {
 		r.Permissions = effectivePermissions(r.Declared, []string{r.Name}, c.Permissions)
 	}
-	r.Name = *cmp.Or(c.Name, &r.Name)
-	r.Description = *cmp.Or(c.Description, &r.Description)
-	r.RequiresSecondFactor = *cmp.Or(c.RequiresSecondFactor, &r.RequiresSecondFactor)
+	r.Name = valueOr(c.Name, r.Name)
+	r.Description = valueOr(c.Description, r.Description)
+	r.RequiresSecondFactor = valueOr(c.RequiresSecondFactor, r.RequiresSecondFactor)
 	return r
 }
 
@@ -250,7 +249,7 @@ func storeRole(ctx context.Context, tx pgx.Tx, id int64, c roleChange) (role, er
 	if err != nil {
 		return role{}, takenError(err)
 	}
-	return getRole(ctx, tx, id, "", nil)
+	return getRole(ctx, tx, `r.id = $1`, id, nil)
 }
 
 // deleteRole deletes a role. Its holders get the role that reassign names; without reassign, a role
@@ -334,7 +333,7 @@ func reassignRole(ctx context.Context, tx pgx.Tx, by actor, old role, name strin
 		}
 	}
 
-	if err := endOldCredentials(ctx, tx, by, nil, old.ID, next.Permissions); err != nil {
+	if err := endOldCredentials(ctx, tx, by, roleHolders, old.ID, next.Permissions); err != nil {
 		return role{}, err
 	}
 

@@ -95,7 +95,7 @@ func authRoutes(a *accounts) []route {
 		changes("POST /api/v1/auth/totp/confirm", ownSession,
 			withBody(a.enableTOTP), quick, small),
 		changes("DELETE /api/v1/auth/totp", ownSession,
-			withBody(a.deleteTOTP), hashing, small),
+			withBody(a.deleteOwnTOTP), hashing, small),
 
 		reads("/api/v1/auth/sessions", ownSession,
 			a.listOwnSessions, quick,
@@ -269,7 +269,7 @@ func (s *server) newCaller(r *http.Request) *caller {
 		requestID:   rand.Text(),
 		address:     s.clientAddress(r),
 		releaseBody: func() {},
-		recheck:     func(context.Context) error { return nil },
+		authorize:   func(context.Context) error { return nil },
 	}
 	c.slots = newSlots(s.core.limits, c.network())
 	return c

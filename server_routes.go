@@ -140,7 +140,7 @@ func analysisRoutes(a *analyzer) []route {
 		reads("/api/v1/datasets/{id}/expectation", datasetRead,
 			a.getExpectation, quick),
 		changes("PATCH /api/v1/datasets/{id}/expectation", datasetManage,
-			a.updateExpectation, heavy, mapped),
+			a.updateExpectation, heavy, huge),
 	}
 }
 

@@ -87,7 +87,7 @@ func (a *accounts) updateUser(w http.ResponseWriter, r *http.Request, c userChan
 		return err
 	}
 
-	return a.changeUser(w, r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
+	return a.actOnUserAndAnswer(w, r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
 		if c.Email != nil && target.ID == *by.id {
 			return errUseOwnRoute
 		}
@@ -106,8 +106,8 @@ func (a *accounts) replaceUserRoles(w http.ResponseWriter, r *http.Request, in r
 		return invalid{{"roles", fieldMissing, "is required; an empty list takes all roles away"}}.err()
 	}
 
-	return a.changeUser(w, r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
-		return replaceRoles(ctx, tx, by, target, in.Roles)
+	return a.actOnUserAndAnswer(w, r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
+		return replaceUserRoles(ctx, tx, by, target, in.Roles)
 	})
 }
 
@@ -123,34 +123,35 @@ func (a *accounts) addUserRole(w http.ResponseWriter, r *http.Request, in roleRe
 		return invalid{{"role", fieldMalformed, usernameRule}}.err()
 	}
 
-	return a.changeUser(w, r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
+	return a.actOnUserAndAnswer(w, r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
 		if _, err := roleNamed(ctx, tx, "role", name); err != nil {
 			return err
 		}
 		names := append(slices.Clone(target.Roles), name)
-		return replaceRoles(ctx, tx, by, target, names)
+		return replaceUserRoles(ctx, tx, by, target, names)
 	})
 }
 
 // removeUserRole answers DELETE /api/v1/users/{id}/roles/{name}, which takes one role away.
 func (a *accounts) removeUserRole(w http.ResponseWriter, r *http.Request) error {
-	return a.changeUser(w, r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
+	return a.actOnUserAndAnswer(w, r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
 		name := r.PathValue("name")
 		at := slices.Index(target.Roles, name)
 		if at < 0 {
 			return notFound("role of "+target.Username+" called", name)
 		}
 		names := slices.Delete(slices.Clone(target.Roles), at, at+1)
-		return replaceRoles(ctx, tx, by, target, names)
+		return replaceUserRoles(ctx, tx, by, target, names)
 	})
 }
 
-// userOperation changes a user, or ends credentials of the user, on behalf of an actor. Requires
+// userAction changes a user, or ends credentials of the user, on behalf of an actor. Requires
 // lockAccess and a checked target (see actOnUser).
-type userOperation func(ctx context.Context, tx pgx.Tx, by actor, target user) error
+type userAction func(ctx context.Context, tx pgx.Tx, by actor, target user) error
 
-// changeUser runs do on the user of the path, as actOnUser does, and answers with the changed user.
-func (a *accounts) changeUser(w http.ResponseWriter, r *http.Request, do userOperation) error {
+// actOnUserAndAnswer runs do on the user of the path, as actOnUser does, and answers with the
+// changed user.
+func (a *accounts) actOnUserAndAnswer(w http.ResponseWriter, r *http.Request, do userAction) error {
 	var after user
 	err := a.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) (err error) {
 		if err := do(ctx, tx, by, target); err != nil {
@@ -175,7 +176,7 @@ func (a *accounts) createPasswordReset(w http.ResponseWriter, r *http.Request) e
 		if target.ID == *by.id {
 			return errUseOwnRoute
 		}
-		token, err = startPasswordReset(ctx, tx, by, target)
+		token, err = createPasswordReset(ctx, tx, by, target)
 		return err
 	})
 
@@ -211,7 +212,7 @@ func (a *accounts) endTokensOfUser(w http.ResponseWriter, r *http.Request) error
 // actOnUser runs do on the user of the path, under lockAccess. It checks the target first: the
 // caller must hold every permission of this user's roles, and If-Match, if given, must name the
 // user's entity tag.
-func (a *accounts) actOnUser(r *http.Request, do userOperation) error {
+func (a *accounts) actOnUser(r *http.Request, do userAction) error {
 	return a.administer(r, userManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
 		target, err := getUser(ctx, tx, pathUUID(r, "id"))
 		if err != nil {
@@ -311,9 +312,9 @@ func (c *userChange) check() error {
 
 // apply returns the user with the new fields.
 func (c userChange) apply(u user) user {
-	u.Username = *cmp.Or(c.Username, &u.Username)
-	u.DisplayName = *cmp.Or(c.DisplayName, &u.DisplayName)
-	u.Status = *cmp.Or(c.Status, &u.Status)
+	u.Username = valueOr(c.Username, u.Username)
+	u.DisplayName = valueOr(c.DisplayName, u.DisplayName)
+	u.Status = valueOr(c.Status, u.Status)
 	u.Email = cmp.Or(c.Email, u.Email)
 	if u.Email != nil && *u.Email == "" {
 		u.Email = nil
@@ -362,9 +363,9 @@ func updateUser(ctx context.Context, tx pgx.Tx, by actor, target user, c userCha
 	return audit(ctx, tx, by, "user.update", "user:"+target.Username, target, after)
 }
 
-// replaceRoles replaces a user's roles, unless they are these already. The actor must hold every
-// permission of the new ones. Requires lockAccess and a checked target (see actOnUser).
-func replaceRoles(ctx context.Context, tx pgx.Tx, by actor, target user, names []string) error {
+// replaceUserRoles replaces a user's roles, unless they are these already. The actor must hold
+// every permission of the new ones. Requires lockAccess and a checked target (see actOnUser).
+func replaceUserRoles(ctx context.Context, tx pgx.Tx, by actor, target user, names []string) error {
 	const touch = `UPDATE users SET updated_at = now() WHERE id = $1`
 	const replace = `
 		WITH given AS (
@@ -400,7 +401,7 @@ func replaceRoles(ctx context.Context, tx pgx.Tx, by actor, target user, names [
 	}
 
 	// Before the roles are replaced: it compares the old permissions with the new ones.
-	if err := endOldCredentials(ctx, tx, by, &target.ID, 0, given); err != nil {
+	if err := endOldCredentials(ctx, tx, by, oneUser, target.ID, given); err != nil {
 		return err
 	}
 	if _, err := execute(ctx, tx, "replace roles", replace, target.ID, names); err != nil {
@@ -428,9 +429,9 @@ func deleteUser(ctx context.Context, tx pgx.Tx, by actor, target user) error {
 	return audit(ctx, tx, by, "user.delete", "user:"+target.Username, target, nil)
 }
 
-// startPasswordReset creates a token that sets another password within 15 minutes. Requires
+// createPasswordReset creates a token that sets another password within 15 minutes. Requires
 // lockAccess and a checked target (see actOnUser).
-func startPasswordReset(ctx context.Context, tx pgx.Tx, by actor, target user) (passwordToken, error) {
+func createPasswordReset(ctx context.Context, tx pgx.Tx, by actor, target user) (passwordToken, error) {
 	token, err := createPasswordToken(ctx, tx, target.ID, 15*time.Minute)
 	if err != nil {
 		return token, err
