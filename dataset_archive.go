@@ -1,0 +1,129 @@
+package main
+
+import (
+	"archive/zip"
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"strings"
+)
+
+// getArchive answers GET /api/v1/datasets/{id}/archive.zip with the content of the files that match
+// the filter. The files are not compressed, because most of them are already. The archive is made
+// while it is sent, so it has no length and no ranges. If a file fails or changes meanwhile, the
+// connection is cut, so that no client takes the archive for whole.
+func (c *catalogue) getArchive(w http.ResponseWriter, r *http.Request) error {
+	d, f, err := c.filterWithSlot(r)
+	if err != nil {
+		return err
+	}
+
+	h := w.Header()
+	h.Set("Content-Type", "application/zip")
+	h.Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": d.Name + ".zip"}))
+	if r.Method == http.MethodHead {
+		return nil
+	}
+
+	// Finding files may compute: they may be compared with an area.
+	slots := callerOf(r).slots
+	if err := slots.acquireCore(r.Context()); err != nil {
+		return err
+	}
+
+	out := bufio.NewWriterSize(newPatientWriter(w, r), 64<<10) // bytes
+	archive := zip.NewWriter(out)
+	unread := int64(0)
+	err = c.eachFile(r, f, func(file datasetFile) error {
+		if file.Status == fileStatusUnreadable {
+			unread++
+			return nil
+		}
+
+		// While a file is read, others may compute.
+		slots.leaveCore()
+		err := c.addToArchive(r.Context(), archive, storedFile{d.Path, file.ElevationDatasetFileMeta})
+		if err != nil {
+			return err
+		}
+		return slots.acquireCore(r.Context())
+	})
+	if err != nil {
+		return err
+	}
+
+	if unread > 0 {
+		archive.SetComment(plural(unread, "file") + " could not be read by the last analysis and are not here")
+	}
+	if err := archive.Close(); err != nil {
+		return err
+	}
+	return out.Flush()
+}
+
+// filterWithSlot is pathFilter for a request that holds no slot of the pool.
+func (c *catalogue) filterWithSlot(r *http.Request) (d dataset, f fileFilter, err error) {
+	err = withPoolSlot(r, slow, func(ctx context.Context) (err error) {
+		d, f, err = c.pathFilter(r.WithContext(ctx))
+		return err
+	})
+	return d, f, err
+}
+
+// addToArchive adds the content of a file. Its name in the archive is its path in the dataset, with
+// %5C for a backslash, which some programs take for a slash.
+func (c *catalogue) addToArchive(ctx context.Context, archive *zip.Writer, m storedFile) error {
+	f, err := c.openContent(ctx, m)
+	if err != nil {
+		return err
+	}
+	defer f.closeLater()
+
+	path, _ := decodePath(m.Path) // as the walk wrote it
+	out, err := archive.CreateHeader(&zip.FileHeader{
+		Name:     strings.ReplaceAll(path, `\`, "%5C"),
+		Method:   zip.Store,
+		Modified: m.ModifiedAt.Time,
+	})
+	if err != nil {
+		return err
+	}
+
+	n, err := io.Copy(out, io.NewSectionReader(f, 0, f.Size))
+	if err != nil {
+		return err
+	}
+
+	// The file must be the same after the reading.
+	again, err := c.openContent(ctx, m)
+	if err != nil {
+		return err
+	}
+	defer again.closeLater()
+
+	if n != f.Size || again.entry != f.entry {
+		err := fmt.Errorf("read %s in the dataset %s: the file has changed", m.Path, m.Directory)
+		return fileUnavailable(err)
+	}
+	return nil
+}
+
+// getURLs answers GET /api/v1/datasets/{id}/urls.txt with the URL of each file that matches the
+// filter, for programs that download many files and can resume.
+func (c *catalogue) getURLs(w http.ResponseWriter, r *http.Request) error {
+	d, f, err := c.pathFilter(r)
+	if err != nil {
+		return err
+	}
+
+	base := c.core.baseURL(r)
+	return writeStream(w, r, "text/plain; charset=utf-8", func(out io.Writer) error {
+		return c.eachFile(r, f, func(file datasetFile) error {
+			_, err := fmt.Fprintln(out, base+dataPath(d.ID, file.Path))
+			return err
+		})
+	})
+}
