@@ -229,7 +229,11 @@ func (m *extent) setSize(width, height float64) error {
 func (h *headerReader) readGeoTIFF(head []byte, m *extent) error {
 	m.Format = new("geotiff")
 
-	d, err := h.readDirectory(head)
+	err := h.readHeader(head)
+	if err != nil {
+		return err
+	}
+	d, err := h.readDirectory(h.start)
 	if err != nil {
 		return err
 	}
@@ -517,8 +521,9 @@ type headerReader struct {
 	order   binary.ByteOrder // of the TIFF
 	windows []headerWindow   // the pieces read so far, a handful
 	read    uint64           // the bytes in windows
+	big     bool             // whether it is a BigTIFF
 	start   uint64           // offset of the TIFF's first directory
-	next    uint64           // offset of the TIFF's second directory; 0 where there is none
+	next    uint64           // offset of the directory after the last one read; 0 where there is none
 	crs     lastCRS          // kept from file to file
 }
 
@@ -608,7 +613,8 @@ func (h *headerReader) unsigned(b []byte) uint64 {
 
 // Tags.
 const (
-	// TIFF 6.0 (Adobe, 1992), sections 8, 15 and 19.
+	// TIFF 6.0 (Adobe, 1992), sections 8, 14, 15, 18 and 19.
+	tagNewSubfileType      = 254
 	tagImageWidth          = 256
 	tagImageLength         = 257
 	tagBitsPerSample       = 258
@@ -616,10 +622,12 @@ const (
 	tagSampleFormat        = 339
 	tagCompression         = 259
 	tagPhotometric         = 262
+	tagFillOrder           = 266
 	tagPlanarConfiguration = 284
 	tagStripOffsets        = 273
 	tagRowsPerStrip        = 278
 	tagStripByteCounts     = 279
+	tagPredictor           = 317
 	tagTileWidth           = 322
 	tagTileLength          = 323
 	tagTileOffsets         = 324
@@ -689,13 +697,16 @@ func (d tiffDirectory) field(tag uint16) tiffField {
 // maxValues returns how many values of a tag are read at most, 0 for a tag that is not read.
 func maxValues(tag uint16) uint64 {
 	switch tag {
-	case tagImageWidth,
+	case tagNewSubfileType,
+		tagImageWidth,
 		tagImageLength,
 		tagBitsPerSample,
 		tagSamplesPerPixel,
 		tagSampleFormat,
 		tagCompression,
 		tagPhotometric,
+		tagFillOrder,
+		tagPredictor,
 		tagPlanarConfiguration,
 		tagRowsPerStrip,
 		tagTileWidth,
@@ -751,41 +762,50 @@ func fieldTypeSize(fieldType uint16) uint64 {
 	return 0
 }
 
-// readDirectory reads the first image file directory and brings the values of its fields into
-// memory. Later directories (overviews, masks, pages) say nothing about the extent.
-func (h *headerReader) readDirectory(head []byte) (tiffDirectory, error) {
+// readHeader reads the header of a TIFF: its byte order, whether it is a BigTIFF, and where its
+// first directory lies.
+func (h *headerReader) readHeader(head []byte) error {
+	const bigTIFF = 43
+
 	if head[0] == 'M' {
 		h.order = binary.BigEndian
 	}
 
-	// Classic TIFF counts entries of 12 bytes with a SHORT, BigTIFF entries of 20 with a LONG8.
-	const bigTIFF = 43
+	headerSize := 8
+	h.big = h.order.Uint16(head[2:]) == bigTIFF
+	if h.big {
+		headerSize = 16
+	}
+	if len(head) < headerSize {
+		return corruptf("the TIFF header is cut short: the file has %d bytes", len(head))
+	}
 
-	headerSize := uint64(8)
+	if !h.big {
+		h.start = h.unsigned(head[4:8])
+		return nil
+	}
+	bytesOfOffset := h.order.Uint16(head[4:])
+	alwaysZero := h.order.Uint16(head[6:])
+	if bytesOfOffset != 8 || alwaysZero != 0 {
+		return corruptf("the BigTIFF header is invalid: its offsets do not have 8 bytes")
+	}
+	h.start = h.unsigned(head[8:16])
+	return nil
+}
+
+// readDirectory reads an image file directory, brings the values of its fields into memory, and
+// sets h.next. Directories after the first (overviews, masks, pages) say nothing about the extent.
+func (h *headerReader) readDirectory(start uint64) (tiffDirectory, error) {
+	// Classic TIFF counts entries of 12 bytes with a SHORT, BigTIFF entries of 20 with a LONG8.
 	countSize := uint64(2)
 	entrySize := uint64(12)
 	offsetSize := uint64(4)
-	big := h.order.Uint16(head[2:]) == bigTIFF
-	if big {
-		headerSize = 16
+	if h.big {
 		countSize = 8
 		entrySize = 20
 		offsetSize = 8
 	}
 
-	if uint64(len(head)) < headerSize {
-		return nil, corruptf("the TIFF header is cut short: the file has %d bytes", len(head))
-	}
-	if big {
-		bytesOfOffset := h.order.Uint16(head[4:])
-		alwaysZero := h.order.Uint16(head[6:])
-		if bytesOfOffset != 8 || alwaysZero != 0 {
-			return nil, corruptf("the BigTIFF header is invalid: its offsets do not have 8 bytes")
-		}
-	}
-
-	start := h.unsigned(head[offsetSize : 2*offsetSize])
-	h.start = start
 	b, err := h.at(start, countSize, "the TIFF directory")
 	if err != nil {
 		return nil, err
@@ -807,6 +827,7 @@ func (h *headerReader) readDirectory(head []byte) (tiffDirectory, error) {
 	}
 
 	rest := b[entries*entrySize:]
+	h.next = 0
 	if len(rest) > 0 {
 		h.next = h.unsigned(rest)
 	}

@@ -47,6 +47,14 @@ func (m *extent) setSamples(bands, bits, format float64) {
 // maxTableChunk is how many offsets or byte counts of a TIFF's blocks are read together.
 const maxTableChunk = laterReadBytes / 4
 
+// Values of the tags Compression, Photometric and PlanarConfiguration: TIFF 6.0, sections 3, 8 and
+// 21.
+const (
+	uncompressed     = 1
+	separatePlanes   = 2
+	photometricYCbCr = 6
+)
+
 // blockTable is where the blocks (strips or tiles) of a TIFF's first image lie: TIFF 6.0, sections
 // 3 and 15.
 type blockTable struct {
@@ -55,6 +63,8 @@ type blockTable struct {
 	counts   tiffField // without values if the file has no byte counts
 	blocks   uint64    // of all planes, as far as offsets lists them
 	perPlane uint64    // blocks of a plane
+	columns  float64   // of a block
+	bands    float64   // in a block
 	rowBytes float64   // of a row of an uncompressed block; 0 if the blocks are compressed
 	rows     float64   // of a block
 	height   float64   // of the raster
@@ -67,12 +77,6 @@ type blockTable struct {
 
 // readBlockTable returns the table without its values, with 0 blocks if the tags do not give it.
 func (h *headerReader) readBlockTable(d tiffDirectory, bands, bits float64, m *extent) (t blockTable) {
-	const (
-		uncompressed     = 1
-		separatePlanes   = 2
-		photometricYCbCr = 6
-	)
-
 	width := float64(*m.Width)
 	height := float64(*m.Height)
 	for _, f := range d {
@@ -101,8 +105,9 @@ func (h *headerReader) readBlockTable(d tiffDirectory, bands, bits float64, m *e
 		columns = width
 		t.rows = rows
 	}
+	hasRows := t.rows >= 1 // not if they are NaN
 	isTooHigh := t.kind == "strip" && t.rows > height
-	if t.rows < 1 || isTooHigh {
+	if !hasRows || isTooHigh {
 		t.rows = height
 	}
 
@@ -117,6 +122,8 @@ func (h *headerReader) readBlockTable(d tiffDirectory, bands, bits float64, m *e
 		return t
 	}
 
+	t.columns = columns
+	t.bands = bands
 	across := math.Ceil(width / columns)
 	down := math.Ceil(height / t.rows)
 	perPlane := across * down
@@ -211,20 +218,20 @@ func (h *headerReader) checkBlocks(d tiffDirectory, bands, bits float64, m *exte
 	return nil
 }
 
+// part returns a field with the values of f from first up to end alone.
+func (f tiffField) part(first, end uint64) tiffField {
+	f.offset += first * fieldTypeSize(f.fieldType)
+	f.count = min(end, f.count) - min(first, f.count)
+	return f
+}
+
 // checkChunk looks for a block from first up to end that ends farther behind than t.worst.
 func (h *headerReader) checkChunk(t *blockTable, first, end uint64) error {
-	// part returns the field of these blocks alone.
-	part := func(f tiffField) tiffField {
-		f.offset += first * fieldTypeSize(f.fieldType)
-		f.count = min(end, f.count) - min(first, f.count)
-		return f
-	}
-
-	offsets, err := h.numbers(part(t.offsets))
+	offsets, err := h.numbers(t.offsets.part(first, end))
 	if err != nil {
 		return err
 	}
-	counts, err := h.numbers(part(t.counts))
+	counts, err := h.numbers(t.counts.part(first, end))
 	if err != nil {
 		return err
 	}

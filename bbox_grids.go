@@ -483,9 +483,33 @@ func (h *headerReader) readEHdr(extension string, m *extent) (read bool, err err
 
 	// The samples, by the extension and the header.
 	m.Format = new("ehdr")
-	bands := 1.0
-	bits := 8.0
-	format := float64(sampleFormatUint)
+	bands, bits, format := g.samples(extension)
+	m.setSamples(bands, bits, format)
+	source := "the header " + cleanText([]byte(name), maxNameText)
+	err = h.placeGrid(g, source, m)
+	if m.Width == nil {
+		return true, err
+	}
+
+	// Rows may have padding, but the last one needs none.
+	start := g.number("skipbytes")
+	if !(start > 0) {
+		start = 0
+	}
+	samples := float64(*m.Width) * float64(*m.Height) * bands
+	length := math.Ceil(samples * bits / 8)
+	if cut := h.checkLength(start, length); cut != nil {
+		return true, cut
+	}
+	return true, err
+}
+
+// samples returns the number of bands, and the bits and the format of a sample, as the extension
+// and the .hdr of an Esri raster state them.
+func (g gridHeader) samples(extension string) (bands, bits, format float64) {
+	bands = 1
+	bits = 8
+	format = sampleFormatUint
 	if extension == ".flt" {
 		bits = 32
 		format = sampleFormatFloat
@@ -508,25 +532,7 @@ func (h *headerReader) readEHdr(extension string, m *extent) (read bool, err err
 	case strings.HasPrefix(pixelType, "s"), hasNegativeNodata:
 		format = sampleFormatInt
 	}
-
-	m.setSamples(bands, bits, format)
-	source := "the header " + cleanText([]byte(name), maxNameText)
-	err = h.placeGrid(g, source, m)
-	if m.Width == nil {
-		return true, err
-	}
-
-	// Rows may have padding, but the last one needs none.
-	start := g.number("skipbytes")
-	if !(start > 0) {
-		start = 0
-	}
-	samples := float64(*m.Width) * float64(*m.Height) * bands
-	length := math.Ceil(samples * bits / 8)
-	if cut := h.checkLength(start, length); cut != nil {
-		return true, cut
-	}
-	return true, err
+	return bands, bits, format
 }
 
 // cellOfName returns the cell in a file name such as N43W080, s01e179 or N43_00_W080_00.

@@ -498,7 +498,11 @@ func TestUserDefinedParameters(t *testing.T) {
 	for _, kind := range testTIFFKinds(tags) {
 		content := kind.build()
 		h := &headerReader{r: bytes.NewReader(content), size: uint64(len(content)), order: binary.LittleEndian}
-		d, err := h.readDirectory(content)
+		err := h.readHeader(content)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := h.readDirectory(h.start)
 		if err != nil {
 			t.Fatal(err)
 		}
