@@ -13,7 +13,7 @@ import (
 // layers lists the program's files from the bottom up. A file uses only files of its own layer and of those below.
 func layers() []string {
 	return []string{
-		"bbox*.go crs*.go",
+		"bbox*.go crs*.go pixels*.go",
 		"core.go db*.go http*.go config.go auth_tokens.go auth_keys.go auth_passwords.go auth_breached.go",
 		"audit*.go rbac.go accounts.go auth*.go users*.go roles.go messages.go",
 		"datasets.go dataset_*.go analysis*.go",

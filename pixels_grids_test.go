@@ -1,0 +1,280 @@
+package main
+
+import (
+	"archive/zip"
+	"bytes"
+	"compress/gzip"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+)
+
+// zipWith returns a ZIP archive of one file.
+func zipWith(t *testing.T, name string, method uint16, content []byte) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := zip.NewWriter(&b)
+	f, err := w.CreateHeader(&zip.FileHeader{Name: name, Method: method})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Write(content)
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// TestPixelsOfHGT: tiles are read plain, from ZIP archives and from gzip, in any order of rows; a tile that is not what
+// was packed is an error.
+func TestPixelsOfHGT(t *testing.T) {
+	t.Parallel()
+	const side = 1201
+	tile := make([]byte, 2*side*side)
+	for i := range side * side {
+		binary.BigEndian.PutUint16(tile[2*i:], uint16(int16(i%3000-500)))
+	}
+	binary.BigEndian.PutUint16(tile[2*5:], 0x8000)
+	var packed bytes.Buffer
+	w := gzip.NewWriter(&packed)
+	w.Write(tile)
+	w.Close()
+
+	longer, wrong := bytes.Clone(packed.Bytes()), bytes.Clone(packed.Bytes())
+	wrong[len(wrong)-8]++ // the checksum
+	longer[len(longer)-12] ^= 0xff
+	stored := zipWith(t, "N45E007.hgt", zip.Store, tile)
+	damaged := bytes.Clone(stored)
+	damaged[3000] ^= 1
+	for _, c := range []struct {
+		name    string
+		content []byte
+		says    string
+	}{
+		{"N45E007.hgt", tile, ""},
+		{"N45E007.hgt.gz", packed.Bytes(), ""},
+		{"N45E007.zip", zipWith(t, "a/N45E007.hgt", zip.Deflate, tile), ""},
+		{"N45E007.zip", stored, ""},
+		{"N45E007.hgt.gz", wrong, "its checksum is wrong"},
+		{"N45E007.hgt.gz", longer, "its c"},
+		{"N45E007.zip", damaged, "its checksum is wrong"},
+	} {
+		r, err := openBytes(c.name, c.content, nil)
+		if err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		s, err := r.statistics(t.Context(), 5000)
+		if err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		if c.says != "" {
+			if s.BadBlocks == 0 || !strings.Contains(value(s.Damage), c.says) {
+				t.Errorf("%s: %d blocks, %q", c.name, s.BadBlocks, value(s.Damage))
+			}
+			continue
+		}
+		for _, i := range []int{side*side - 1, 0, 1_000_000, 4, 700_001} {
+			got, err := r.sampleAt(t.Context(), i%side, i/side)
+			if want := float64(i%3000 - 500); err != nil || got != want {
+				t.Errorf("%s: sample %d is %v, want %v, %v", c.name, i, got, want, err)
+			}
+		}
+		if got, _ := r.sampleAt(t.Context(), 5, 0); !math.IsNaN(got) || s.Voids != 1 || s.BadBlocks != 0 {
+			t.Errorf("%s: %v, %d voids, %d damaged blocks", c.name, got, s.Voids, s.BadBlocks)
+		}
+	}
+}
+
+// dtedRecords returns data records of columns of samples from the south.
+func dtedRecords(columns ...[]uint16) string {
+	var b []byte
+	for i, samples := range columns {
+		record := []byte{0xAA, 0, 0, byte(i), 0, byte(i), 0, 0}
+		for _, v := range samples {
+			record = binary.BigEndian.AppendUint16(record, v)
+		}
+		sum := uint32(0)
+		for _, v := range record {
+			sum += uint32(v)
+		}
+		b = append(b, binary.BigEndian.AppendUint32(record, sum)...)
+	}
+	return string(b)
+}
+
+// TestPixelsOfGrids reads the formats of rasters other than TIFF.
+func TestPixelsOfGrids(t *testing.T) {
+	t.Parallel()
+	nan := math.NaN()
+	header := dted("0800000W", "0430000N", "03000300", "00030002", "MSL", "WGS84")
+	records := dtedRecords([]uint16{1, 2}, []uint16{0x8003, 0xFFFF}, []uint16{0xFF00, 6})
+	asc := "ncols 3\nnrows 2\nxllcorner 10\nyllcorner 20\ncellsize 1\nNODATA_value -9999\n"
+	esri := "nrows 2\nncols 3\nulxmap 10.5\nulymap 22.5\nxdim 1\nydim 1\n"
+	int16s := func(v ...int16) string { return string(must(binary.Append(nil, binary.BigEndian, v))) }
+	little := func(v any) string { return string(must(binary.Append(nil, binary.LittleEndian, v))) }
+	for _, c := range []struct {
+		name, content, header string
+		want                  []float64
+		says                  string
+	}{
+		{"x.dt0", header + records, "", []float64{2, nan, 6, 1, -3, -256}, ""},
+		{"x.dt0", header + strings.Replace(records, "\xAA\x00\x00\x01", "\xAB\x00\x00\x01", 1), "", nil, "column 1 at 3444 is damaged"},
+		{"x.dt0", header + strings.Replace(records, "\x80\x03", "\x80\x04", 1), "", nil, "column 1 at 3444 is damaged: the checksum is 814, but it states 813"},
+		{"x.asc", asc + "1 2.5\t3\r\n-4e1 -9999\n\n  6", "", []float64{1, 2.5, 3, -40, nan, 6}, ""},
+		{"x.asc", asc + "1 2,5 3 nan 1.#QNAN -1.#IND\n7 8", "", []float64{1, 2.5, 3, nan, nan, nan}, ""},
+		{"x.asc", asc + "1 2 x 4 5 6\n", "", nil, `"x" before`},
+		{"x.asc", asc + "1 " + strings.Repeat("2", 70_000) + " 3 4 5 6\n", "", nil, "too long"},
+		{"x.bil", int16s(1, 2, 3, -4, 5, 6), esri + "nbits 16\npixeltype signedint\nnodata 5", []float64{1, 2, 3, -4, nan, 6}, ""},
+		{"x.bil", int16s(1, 2, 3, 0, 0, 0, 4, 5, 6, 0, 0, 0), esri + "nbits 16\nnbands 2", []float64{1, 2, 3, 4, 5, 6}, ""},
+		{"x.bip", little([]int16{1, 0, 2, 0, 3, 0, -4, 0, 5, 0, 6, 0}), esri + "nbits 16\nnbands 2\nlayout bip\nbyteorder I\npixeltype S", []float64{1, 2, 3, -4, 5, 6}, ""},
+		{"x.bsq", "12" + int16s(1, 2, 3, 4, 5, 6, 0, 0, 0, 0, 0, 0), esri + "nbits 16\nnbands 2\nlayout BSQ\nskipbytes 2", []float64{1, 2, 3, 4, 5, 6}, ""},
+		{"x.bil", int16s(1, 2, 3, 99, 4, 5, 6, 99), esri + "nbits 16\ntotalrowbytes 8", []float64{1, 2, 3, 4, 5, 6}, ""},
+		{"x.flt", little([]float32{1, 2, 3, -4.5, 5, 6}), esri + "byteorder LSBFIRST", []float64{1, 2, 3, -4.5, 5, 6}, ""},
+		{"x.bil", "\xA0\x40", esri + "nbits 1\n", []float64{1, 0, 1, 0, 1, 0}, ""},
+		{"x.bil", strings.Repeat("x", 48), esri + "nbits 64\ntotalrowbytes 8\n", nil, "its rows have 24 bytes, but follow each other after 8"},
+		{"x.bil", strings.Repeat("x", 48), esri + "nbits 16.5\n", nil, "16.5 bits"},
+	} {
+		got, err := readAllHeights(c.name, []byte(c.content), files{"x.hdr": c.header})
+		if c.says != "" {
+			if err == nil || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%s %q: %v, want %s", c.name, c.header, err, c.says)
+			}
+			continue
+		}
+		if err != nil || !sameHeights(got, c.want) {
+			t.Errorf("%s %q: %v, %v, want %v", c.name, c.header, got, err, c.want)
+		}
+	}
+}
+
+// TestLongASCIIGrid: rows are read in any order, each block from where it begins.
+func TestLongASCIIGrid(t *testing.T) {
+	t.Parallel()
+	const width, height = 1000, 300 // three blocks
+	b := []byte("ncols 1000\nnrows 300\nxllcorner 10\nyllcorner 20\ncellsize 1\n")
+	for i := range width * height {
+		b = fmt.Appendf(b, "%d\n"[:2+i%7/6], i) // lines do not end with rows
+		b = append(b, ' ')
+	}
+	r, err := openBytes("x.asc", b, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range []int{299_999, 0, 150_000, 299_000, 299_999} {
+		got, err := r.sampleAt(t.Context(), i%width, i/width)
+		if err != nil || got != float64(i) {
+			t.Errorf("sample %d is %v, %v", i, got, err)
+		}
+	}
+}
+
+// TestStatistics: the figures of small rasters, in strips and in tiles.
+func TestStatistics(t *testing.T) {
+	t.Parallel()
+	const spike = 5000
+	f := plainTIFF()
+	f.width, f.height, f.bits, f.format = 64, 48, 32, sampleFormatFloat
+	f.tags = with(asciiTag(tagGDALNoData, "-1\x00"))
+	f.value = func(_, x, y int) float64 {
+		switch {
+		case x == 10 && y == 20, x == 63 && y == 47:
+			return spike // the second in a corner
+		case x == 40 && y == 7:
+			return -spike
+		case x >= 30 && x < 32 && y == 30:
+			return spike // two are no spike
+		case x < 4:
+			return -1
+		case y >= 40:
+			return 12
+		}
+		return float64(x) + float64(y)/100
+	}
+	var valid []float64
+	for _, v := range f.values() {
+		if v != -1 {
+			valid = append(valid, float64(float32(v)))
+		}
+	}
+	var mean, squares float64
+	for _, v := range valid {
+		mean += v / float64(len(valid))
+	}
+	for _, v := range valid {
+		squares += (v - mean) * (v - mean) / float64(len(valid))
+	}
+
+	for _, shape := range [][2]int{{0, 1}, {0, 5}, {0, 48}, {16, 16}, {64, 16}} {
+		f.columns, f.rows = shape[0], shape[1]
+		r, err := openBytes("x.tif", f.build(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := r.statistics(t.Context(), 200)
+		if err != nil {
+			t.Fatal(err)
+		}
+		check := func(what string, got, want any) {
+			t.Helper()
+			if got != want {
+				t.Errorf("%v, %s: %v, want %v", shape, what, got, want)
+			}
+		}
+		check("samples", s.Samples, int64(64*48))
+		check("voids", s.Voids, int64(4*48))
+		check("min", s.Min, height(-spike))
+		check("max", s.Max, height(spike))
+		check("mode", s.Mode, height(12))
+		check("mode samples", s.ModeSamples, int64(60*8))
+		check("spikes", s.Spikes, int64(3))
+		check("first spike", *s.SpikeAt, [2]int{40, 7})
+		check("mean", math.Abs(float64(s.Mean)-mean) < 1e-9*math.Abs(mean), true)
+		check("deviation", math.Abs(float64(s.Deviation)-math.Sqrt(squares)) < 1e-9*math.Sqrt(squares), true)
+		check("north", s.Edges[0][15], height(62))
+		check("north, void", math.IsNaN(float64(s.Edges[0][0])), true)
+		check("east", s.Edges[1][2], height(float32(63.07)))
+		check("south", s.Edges[2][4], height(12))
+		check("west", math.IsNaN(float64(s.Edges[3][9])), true)
+		check("bad blocks", s.BadBlocks, int64(0))
+	}
+}
+
+// TestStatisticsOfDamage: blocks that cannot be decoded are counted, and the others are read. Without heights, figures are null.
+func TestStatisticsOfDamage(t *testing.T) {
+	t.Parallel()
+	f := plainTIFF()
+	f.compression = compressionDeflate
+	f.block = func(i int, b []byte) []byte {
+		if i > 0 {
+			b[len(b)-1]++ // the checksum
+		}
+		return b
+	}
+	r, err := openBytes("x.tif", f.build(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := r.statistics(t.Context(), 200)
+	if err != nil || s.BadBlocks != 2 || s.Samples != 14 || s.Max != 10 || !strings.Contains(value(s.Damage), "strip 1 at ") {
+		t.Errorf("%+v, %v, %q", s, err, value(s.Damage))
+	}
+
+	f = plainTIFF()
+	f.tags = with(asciiTag(tagGDALNoData, "5\x00"))
+	f.value = func(int, int, int) float64 { return 5 }
+	for _, f.block = range []func(int, []byte) []byte{nil, func(int, []byte) []byte { return nil }} {
+		r, err = openBytes("x.tif", f.build(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err = r.statistics(t.Context(), 200)
+		text := string(must(json.Marshal(s)))
+		want := `{"samples":35,"voids":35,"min":null,"max":null,"mean":null,"deviation":null,"mode":null,"mode_samples":0,"spikes":0,"spike_at":null,"edges":[[null,`
+		if err != nil || !strings.HasPrefix(text, want) {
+			t.Errorf("%s, %v", text, err)
+		}
+	}
+}
