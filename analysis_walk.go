@@ -345,6 +345,7 @@ type fileReader struct {
 	crss    setCRSs // for files that name none
 	now     func() time.Time
 	before  func(path string) // called before each file is read; tests set it
+	opened  func(m *extent)   // called while each file is still open, after its header was read; may be nil
 	listed  bool              // a walk has set Sidecars of the entries
 }
 
@@ -397,6 +398,9 @@ func (fr *fileReader) readEntry(e entry) (m ElevationDatasetFileMeta, found bool
 	m.extent = fr.header.readExtent(fr.name, f, opened.Size, beside)
 	crs, verticalCRS := fr.crss.of(e.Path)
 	m.assume(crs, verticalCRS, fr.name, &fr.header.crs)
+	if fr.opened != nil {
+		fr.opened(&m.extent)
+	}
 	return m, true
 }
 

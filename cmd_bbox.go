@@ -13,14 +13,15 @@ import (
 
 // printExtents is "cairn bbox". It prints the row of each named file, and of every file below each
 // named directory. With --root, the printed paths are relative to it. Symbolic links may not lead
-// out of --root or, without it, out of the directory that is named or holds the named file.
+// out of --root or, without it, out of the directory that is named or holds the named file. With
+// --heights it reads all heights too.
 func printExtents(ctx context.Context, o invocation) error {
 	rows, out := o.rows()
 	stderr := terminalWriter{o.stderr}
 
 	failed := 0
 	for _, path := range o.names {
-		err := printPath(ctx, o.options.Get("root"), path, rows, stderr)
+		err := printPath(ctx, o, path, rows, stderr)
 		if err != nil && ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -40,8 +41,47 @@ func printExtents(ctx context.Context, o invocation) error {
 	return nil
 }
 
+// rowPrinter prints rows of files.
+type rowPrinter struct {
+	reader      *fileReader
+	encoder     *json.Encoder
+	shown       string // what the printed paths begin with
+	withHeights bool
+}
+
+// print prints the row of a file, if it still exists.
+func (p *rowPrinter) print(ctx context.Context, e entry) error {
+	var row struct {
+		ElevationDatasetFileMeta
+		Heights       *heightStatistics `json:"heights"`
+		HeightsReason *string           `json:"heights_reason"` // why they were not read
+	}
+	if p.withHeights {
+		p.reader.opened = func(m *extent) {
+			s, err := readHeights(ctx, &p.reader.header, m)
+			if err != nil {
+				row.HeightsReason = new(reasonOf(err))
+			} else {
+				row.Heights = &s
+			}
+		}
+	}
+
+	m, found := p.reader.readEntry(e)
+	if !found || ctx.Err() != nil {
+		return ctx.Err()
+	}
+	m.Path = p.shown + m.Path
+	if !p.withHeights {
+		return p.encoder.Encode(m)
+	}
+	row.ElevationDatasetFileMeta = m
+	return p.encoder.Encode(row)
+}
+
 // printPath prints the row of one file, or of all files below a directory.
-func printPath(ctx context.Context, top, path string, out, stderr io.Writer) error {
+func printPath(ctx context.Context, o invocation, path string, out, stderr io.Writer) error {
+	top := o.options.Get("root")
 	info, err := os.Stat(path)
 	if err != nil {
 		return err
@@ -79,16 +119,14 @@ func printPath(ctx context.Context, top, path string, out, stderr io.Writer) err
 	reader := &fileReader{root: root, now: time.Now}
 	defer reader.close()
 
-	encoder := json.NewEncoder(out)
-	encoder.SetEscapeHTML(false)
-	printFile := func(e entry) error {
-		m, found := reader.readEntry(e)
-		if !found {
-			return nil
-		}
-		m.Path = shown + m.Path
-		return encoder.Encode(m)
+	printer := &rowPrinter{
+		reader:      reader,
+		encoder:     json.NewEncoder(out),
+		shown:       shown,
+		withHeights: o.options.Has("heights"),
 	}
+	printer.encoder.SetEscapeHTML(false)
+	printFile := func(e entry) error { return printer.print(ctx, e) }
 	if !info.IsDir() {
 		return printFile(entry{Path: encodeName(below)})
 	}

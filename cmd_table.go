@@ -282,9 +282,10 @@ func commands() []command {
 			"print every route and who may call it",
 		},
 		{
-			"bbox", "PATH... [--root DIR]",
+			"bbox", "PATH... [--root DIR] [--heights]",
 			needNothing, printExtents,
-			"print the extents of elevation files, one JSON object per line; needs no database",
+			"print the extents of elevation files, one JSON object per line; needs no database; " +
+				"with --heights read all samples and print minimum, maximum, mean, deviation and more",
 		},
 		{
 			"crs", "CODE [LON LAT] [--inverse]",

@@ -8,6 +8,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -275,6 +277,53 @@ func TestStatisticsOfDamage(t *testing.T) {
 		want := `{"samples":35,"voids":35,"min":null,"max":null,"mean":null,"deviation":null,"mode":null,"mode_samples":0,"spikes":0,"spike_at":null,"edges":[[null,`
 		if err != nil || !strings.HasPrefix(text, want) {
 			t.Errorf("%s, %v", text, err)
+		}
+	}
+}
+
+// TestBBoxHeights: "cairn bbox --heights" prints what all heights of a file have in common, or why they were not read.
+func TestBBoxHeights(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	good, packed, damaged := plainTIFF(), plainTIFF(), plainTIFF()
+	packed.compression = 50000
+	damaged.compression = compressionLZW
+	damaged.block = func(i int, b []byte) []byte { return b[:len(b)-2*i] }
+	for name, content := range map[string][]byte{"damaged.tif": damaged.build(), "good.tif": good.build(), "notes.txt": []byte("hello"), "packed.tif": packed.build()} {
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var out, errs bytes.Buffer
+	if err := run(t.Context(), []string{"bbox", "--heights", "--root", dir, dir}, nil, nil, &out, &errs); err != nil {
+		t.Fatalf("%v %s", err, errs.String())
+	}
+	var got []string
+	for line := range bytes.Lines(out.Bytes()) {
+		var row struct {
+			Path, Status  string
+			Heights       *heightStatistics
+			HeightsReason *string `json:"heights_reason"`
+		}
+		if err := json.Unmarshal(line, &row); err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		text := row.Path + ", " + row.Status + ": " + value(row.HeightsReason)
+		if h := row.Heights; h != nil {
+			text += fmt.Sprintf("%v to %v, mean %v, deviation %.4f, %d voids, %d damaged: %s", h.Min, h.Max, h.Mean, h.Deviation, h.Voids, h.BadBlocks, value(h.Damage))
+		}
+		got = append(got, text)
+	}
+	want := []string{
+		"damaged.tif, ok: -6 to 10, mean 2, deviation 5.3852, 0 voids, 2 damaged: strip 1 at",
+		"good.tif, ok: -6 to 40, mean 17, deviation 14.2829, 0 voids, 0 damaged: ",
+		"notes.txt, unsupported: it seems to be a text file, which is not supported",
+		"packed.tif, ok: compressed with ZSTD",
+	}
+	for i, w := range want {
+		if i >= len(got) || !strings.HasPrefix(got[i], w) {
+			t.Errorf("%q, want %q", got, want)
+			break
 		}
 	}
 }
