@@ -574,8 +574,10 @@ func (a *analyzer) storeResults(ctx context.Context, t task, found *results) err
 			return err
 		}
 
-		_, err = queueChecks(ctx, tx, "cairn", t.DatasetID)
-		return err
+		if _, err := queueChecks(ctx, tx, "cairn", t.DatasetID); err != nil {
+			return err
+		}
+		return a.announceEnd(ctx, tx, t, "")
 	})
 }
 
@@ -589,7 +591,10 @@ func (a *analyzer) settle(ctx context.Context, t task, err error) error {
 		err = a.leaveToOthers(ctx, t, fail.reason)
 	case isFailure:
 		err = inTransaction(ctx, a.db, func(tx pgx.Tx) error {
-			return endAnalysis(ctx, tx, t.AnalysisID, t.Token, stateFailed, *fail)
+			if err := endAnalysis(ctx, tx, t.AnalysisID, t.Token, stateFailed, *fail); err != nil {
+				return err
+			}
+			return a.announceEnd(ctx, tx, t, fail.code)
 		})
 		if err == nil {
 			a.core.log.Warn("analysis failed", "analysis", t.AnalysisID, "reason", fail.reason)

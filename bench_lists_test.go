@@ -159,13 +159,13 @@ func TestBenchMessages(t *testing.T) {
 	conn.Hijack().Close(ctx)
 	id := must(userNamed(ctx, ts.db, "user4711")).ID
 	var written plans
-	count := func(q querier) error { _, err := countUnread(ctx, q, id); return err }
+	count := func(q querier) error { _, err := countUnread(ctx, q, actor{id: &id}); return err }
 	page := func(q querier) error {
-		_, err := listMessages(ctx, q, &id, messageFilter{addressed: true}, []string{"infinity", "0"}, 51)
+		_, err := listMessages(ctx, q, actor{id: &id}, messageFilter{addressed: true}, []string{"infinity", "0"}, 51)
 		return err
 	}
 	took := medians(t, func() error { return count(ts.db) }, func() error { return page(ts.db) })
-	fmt.Printf("unread count %v (%d unread; under 1 ms is wanted), first page of the inbox %v (under 2 ms)\n", took[0], must(countUnread(ctx, ts.db, id)).Unread, took[1])
+	fmt.Printf("unread count %v (%d unread; under 1 ms is wanted), first page of the inbox %v (under 2 ms)\n", took[0], must(countUnread(ctx, ts.db, actor{id: &id})).Unread, took[1])
 	written.add(t, ts.db, "unread count", count)
 	written.add(t, ts.db, "first page of the inbox", page)
 	written.write(t, "messages.txt")

@@ -76,6 +76,7 @@ func setDatasetCommand(ctx context.Context, o invocation) error {
 		Name:        optional(o.options, "name"),
 		Description: optional(o.options, "description"),
 		Requires:    optional(o.options, "requires"),
+		Notify:      optional(o.options, "notify"),
 	}
 	d, err = updateDataset(ctx, o.db, operatorActor(), d.ID, change, operatorNow, tags)
 	err = o.print(err, d, "changed dataset %d, %s", d.ID, d.Name)

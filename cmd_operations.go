@@ -230,7 +230,7 @@ func sendMessageCommand(ctx context.Context, o invocation) error {
 // listMessagesCommand is "cairn message list". It prints the newest 500 messages.
 func listMessagesCommand(ctx context.Context, o invocation) error {
 	newest := []string{"infinity", "0"}
-	messages, err := listMessages(ctx, o.db, nil, messageFilter{}, newest, maxPage)
+	messages, err := listMessages(ctx, o.db, operatorActor(), messageFilter{}, newest, maxPage)
 	for _, m := range messages {
 		at := m.PublishAt.Format(time.RFC3339)
 		err = o.print(err, m, "%d\t%s\t%s\t%s\t%s",

@@ -214,13 +214,15 @@ func commands() []command {
 		{
 			"dataset set",
 			"DATASET [--name NAME] [--description TEXT] [--about FILE] [--requires PERMISSION] " +
-				"[--crs CODE] [--vertical-crs CODE] [--folder FOLDER] [--json]",
+				"[--crs CODE] [--vertical-crs CODE] [--folder FOLDER] " +
+				"[--notify none|draft|publish] [--json]",
 			needDatabase, setDatasetCommand,
 			"change a dataset; FILE has JSON: title, license, providers, keywords and more; " +
 				"with --requires only holders of the permission see it, " +
 				"with an empty one all who may read datasets; " +
 				"CODE, such as EPSG:2154, is for files below FOLDER, or anywhere, that name no CRS; " +
-				"an empty one sets none",
+				"an empty one sets none; " +
+				"--notify announces new findings and a missing directory",
 		},
 		{
 			"dataset list", "[--json]",

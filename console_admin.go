@@ -61,9 +61,10 @@ func (c *console) previewMessage(w http.ResponseWriter, r *http.Request) error {
 				CASE WHEN NOT $2 THEN
 					ARRAY(SELECT id FROM roles WHERE name = ANY ($3))
 				END AS role_ids,
-				$4::boolean AS include_new_users
+				$4::boolean AS include_new_users,
+				(SELECT dataset_id FROM system_messages WHERE id = $1) AS dataset_id
 		) m
-		CROSS JOIN` + messageUsers + `
+		CROSS JOIN` + messageUsers + messageSight + `
 		WHERE u.status = 'active'
 			AND u.password_hash IS NOT NULL
 			AND ` + messageIsFor

@@ -210,7 +210,7 @@ func forms() []form {
 			"name path description requires",
 			"/datasets", "/datasets/{new}?done=added"},
 		{"/datasets/{id}", "PATCH /datasets/{id}",
-			"name description requires about.title about.license about.attribution about.surveyed_from " +
+			"name description requires notify about.title about.license about.attribution about.surveyed_from " +
 				"about.surveyed_until about.link about.keywords, about.providers{} about.vertical_rmse_m{} " +
 				"about.vertical_rmse_source about.default_crs about.default_vertical_crs about.folder_crs{}",
 			"/datasets/{id}", "/datasets/{id}?done=saved"},

@@ -15,15 +15,6 @@ import (
 // the condition has found that dataset.
 const isVisible = `(requires = ANY ($1) OR '*' = ANY ($1))`
 
-// sightOf returns the values of requires with which the actor may see a dataset; "*" stands for
-// all.
-func sightOf(by actor) []string {
-	if by.mayAll {
-		return []string{"*"}
-	}
-	return append([]string{""}, by.permissions...)
-}
-
 // shownTo returns the dataset as the actor may see it: without its directory, unless the actor may
 // manage datasets.
 func (d dataset) shownTo(by actor) dataset {

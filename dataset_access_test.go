@@ -384,6 +384,7 @@ func (w *hiddenWalk) register(isHidden bool) {
 		w.write(dir, fmt.Sprintf("%s%d.tif", file, i))
 	}
 	a := w.insider.must(201, "POST", "/api/v1/datasets", map[string]any{"name": name, "path": dir, "requires": requires})
+	w.insider.must(200, "PATCH", a.header.Get("Location"), map[string]any{"notify": []string{"draft", "publish"}[w.random.IntN(2)]})
 	if isHidden {
 		w.hidden = append(w.hidden, a.header.Get("Location"))
 	} else {
@@ -595,6 +596,9 @@ func TestHiddenDatasets(t *testing.T) {
 		if t.Failed() {
 			return
 		}
+	}
+	if n := ts.queryInt(`SELECT count(*) FROM system_messages WHERE dataset_id >= $1`, hiddenNumbers); n == 0 {
+		t.Error("nothing was announced about a hidden dataset")
 	}
 	if n := ts.queryInt(`SELECT count(*) FROM audit_log WHERE target LIKE 'dataset:zebra%'`); n < rounds*20 {
 		t.Errorf("only %d acts on hidden datasets", n)

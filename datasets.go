@@ -43,12 +43,13 @@ type dataset struct {
 	Description string       `json:"description"`
 	About       datasetAbout `json:"about"`
 	Requires    string       `json:"requires"` // the permission needed to see it, besides dataset.read; "": none
+	Notify      string       `json:"notify"`   // see announceEnd
 	CreatedAt   time.Time    `json:"created_at"`
 	UpdatedAt   time.Time    `json:"updated_at"`
 }
 
 // datasetColumns are the columns of a dataset, in the table datasets.
-const datasetColumns = `id, name, path, description, about, requires, created_at, updated_at`
+const datasetColumns = `id, name, path, description, about, requires, notify, created_at, updated_at`
 
 // datasetDetails is a dataset with totals of its files and its newest analysis.
 type datasetDetails struct {
@@ -285,6 +286,7 @@ type datasetChangeRequest struct {
 	Description *string         `json:"description"`
 	About       json.RawMessage `json:"about"` // see datasetAbout.changedBy
 	Requires    *string         `json:"requires"`
+	Notify      *string         `json:"notify"`
 }
 
 // updateDataset answers PATCH /api/v1/datasets/{id}, which changes all but the directory. With
@@ -316,12 +318,14 @@ func updateDataset(
 			requires = $4,
 			about = $5,
 			crs_version = crs_version + $6::boolean::integer,
+			notify = $7,
 			updated_at = now()
 		WHERE id = $1
 		RETURNING ` + datasetColumns
 
 	var v invalid
 	checkDatasetTexts(&v, in.Name, in.Description)
+	v.oneOf("notify", in.Notify, notifyNone, notifyDraft, notifyPublish)
 	if err := v.err(); err != nil {
 		return after, err
 	}
@@ -341,6 +345,7 @@ func updateDataset(
 		after.Name = valueOr(in.Name, d.Name)
 		after.Description = valueOr(in.Description, d.Description)
 		after.Requires = valueOr(in.Requires, d.Requires)
+		after.Notify = valueOr(in.Notify, d.Notify)
 		if isSame(d, after) {
 			return nil, nil, nil
 		}
@@ -348,10 +353,19 @@ func updateDataset(
 		if err := mayRequire(ctx, tx, d.Requires, after.Requires, now); err != nil {
 			return nil, nil, err
 		}
+
+		// The setting outlives the permission of whoever makes it, as an announcement does.
+		beginsToPublish := after.Notify == notifyPublish && d.Notify != notifyPublish
+		if beginsToPublish {
+			if err := by.covers([]string{adminSystemMessage}); err != nil {
+				return nil, nil, err
+			}
+		}
+
 		isPlacedAnew := !isSame(d.About.setCRSs, after.About.setCRSs)
 		after, err = oneDataset(
 			ctx, tx, nil, "update dataset",
-			query, d.ID, after.Name, after.Description, after.Requires, after.About, isPlacedAnew,
+			query, d.ID, after.Name, after.Description, after.Requires, after.About, isPlacedAnew, after.Notify,
 		)
 		if err == nil && isPlacedAnew {
 			_, err = queueChecks(ctx, tx, by.name, d.ID)

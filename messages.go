@@ -31,7 +31,8 @@ type message struct {
 	IncludeNewUsers bool       `json:"include_new_users"`
 	PublishAt       time.Time  `json:"publish_at"`
 	ExpiresAt       *time.Time `json:"expires_at"`
-	State           string     `json:"state"` // scheduled, published, expired or retracted
+	DatasetID       *int64     `json:"dataset_id"` // only those who may see it see the message; null: none
+	State           string     `json:"state"`      // draft, scheduled, published, expired or retracted
 	CreatedAt       time.Time  `json:"created_at"`
 	UpdatedAt       time.Time  `json:"updated_at"`
 	Read            *bool      `json:"read"` // null if the message is not for this reader
@@ -61,6 +62,7 @@ const messageColumns = `
 	m.expires_at,
 	m.created_at,
 	m.updated_at,
+	m.dataset_id,
 	CASE
 		WHEN m.role_ids IS NOT NULL
 		THEN ARRAY(
@@ -73,10 +75,14 @@ const messageColumns = `
 	` + messageState + ` AS state,
 	CASE WHEN ` + messageAddressed + ` THEN ` + messageIsRead + ` END AS read`
 
+// draftTime is publish_at of a draft: it waits until somebody sets another time.
+const draftTime = "9999-01-01T00:00:00Z"
+
 // messageState is SQL for the state of the message m by the database's clock.
 const messageState = `
 	CASE
 		WHEN m.retracted_at IS NOT NULL THEN 'retracted'
+		WHEN m.publish_at >= '` + draftTime + `' THEN 'draft'
 		WHEN m.publish_at > now() THEN 'scheduled'
 		WHEN m.expires_at <= now() THEN 'expired'
 		ELSE 'published'
@@ -92,17 +98,57 @@ const messageUsers = `
 		FROM users u
 	) u`
 
-// messageReader is SQL that joins the messages m with the user $1 as u and the user's watermark w.
+// messageReader is SQL that joins the messages m with the user $1 as u, the user's watermark w, and
+// what the reader may see of datasets: $2 is the result of sightOf.
 const messageReader = `
 	FROM system_messages m
+	CROSS JOIN (SELECT $2::text[] AS sight) s
 	LEFT JOIN` + messageUsers + ` ON u.id = $1
 	LEFT JOIN system_message_watermarks w ON w.user_id = u.id`
+
+// messageSight is SQL that joins each user u with the result of sightOf for the user.
+const messageSight = `
+	LEFT JOIN LATERAL (
+		SELECT ARRAY(
+			SELECT ''
+			UNION ALL
+			SELECT rp.permission
+			FROM role_permissions rp
+			WHERE rp.role_id = ANY (u.role_ids)
+			UNION ALL
+			SELECT '*'
+			FROM roles r
+			WHERE r.id = ANY (u.role_ids) AND r.name = '` + adminRole + `'
+		) AS sight
+		WHERE u.totp OR NOT EXISTS ( -- else the user is suspended
+			SELECT FROM roles r WHERE r.id = ANY (u.role_ids) AND r.requires_second_factor
+		)
+	) s ON true`
+
+// messageIsVisible is SQL for: the message m is about no dataset, or about one that s may see.
+const messageIsVisible = `
+	(
+		m.dataset_id IS NULL
+		OR '*' = ANY (s.sight)
+		OR '` + datasetRead + `' = ANY (s.sight)
+			AND (SELECT d.requires FROM datasets d WHERE d.id = m.dataset_id) = ANY (s.sight)
+	)`
+
+// sightOf returns the values of requires with which the actor may see a dataset; "*" stands for
+// all.
+func sightOf(by actor) []string {
+	if by.mayAll {
+		return []string{"*"}
+	}
+	return append([]string{""}, by.permissions...)
+}
 
 // messageIsFor is SQL for: once the message m is published, u is one of its users.
 const messageIsFor = `
 	(
 		(m.include_new_users OR m.publish_at > u.created_at)
 		AND (m.role_ids IS NULL OR m.role_ids && u.role_ids)
+		AND ` + messageIsVisible + `
 	)`
 
 // messageWasAddressed is SQL for: the message m has been published, and u is one of its users.
@@ -204,7 +250,7 @@ func (a *announcements) createMessage(w http.ResponseWriter, r *http.Request, c 
 	}
 
 	// Read after the commit: by then a message for now is published.
-	created, err := getMessage(r.Context(), a.core.db, &principalOf(r).user.ID, id)
+	created, err := getMessage(r.Context(), a.core.db, actorOf(r), id)
 	return writeCreated(w, created, "/api/v1/system-messages/"+strconv.FormatInt(id, 10), err)
 }
 
@@ -270,14 +316,14 @@ func (a *announcements) listMessages(inbox bool) handler {
 			until:     v.time("until", optional(query, "until")),
 		}
 		v.oneOf("severity", f.severity, "info", "warning", "critical")
-		v.oneOf("state", f.state, "scheduled", "published", "expired", "retracted")
+		v.oneOf("state", f.state, "draft", "scheduled", "published", "expired", "retracted")
 		if err := v.err(); err != nil {
 			return err
 		}
 
 		first := []string{"infinity", "0"}
 		list := func(after []string, limit int) ([]message, error) {
-			return listMessages(r.Context(), a.core.db, &principalOf(r).user.ID, f, after, limit)
+			return listMessages(r.Context(), a.core.db, actorOf(r), f, after, limit)
 		}
 		key := func(m message) []string {
 			return []string{m.PublishAt.Format(time.RFC3339Nano), strconv.FormatInt(m.ID, 10)}
@@ -289,7 +335,7 @@ func (a *announcements) listMessages(inbox bool) handler {
 // messageRecipients is SQL: the message $1 with the users u who see it now and can sign in.
 const messageRecipients = `
 		FROM system_messages m
-		CROSS JOIN` + messageUsers + `
+		CROSS JOIN` + messageUsers + messageSight + `
 		LEFT JOIN system_message_watermarks w ON w.user_id = u.id
 		WHERE m.id = $1
 			AND u.status = 'active'
@@ -314,7 +360,7 @@ func (a *announcements) listUnreadBy(w http.ResponseWriter, r *http.Request) err
 	}
 
 	id := pathID(r, "id")
-	if _, err := getMessage(r.Context(), a.core.db, nil, id); err != nil {
+	if _, err := getMessage(r.Context(), a.core.db, actorOf(r), id); err != nil {
 		return err
 	}
 
@@ -330,7 +376,7 @@ func (a *announcements) getMessage(w http.ResponseWriter, r *http.Request) error
 			count(*) FILTER (WHERE ` + messageIsRead + `) AS readers` + messageRecipients
 
 	id := pathID(r, "id")
-	m, err := getMessage(r.Context(), a.core.db, &principalOf(r).user.ID, id)
+	m, err := getMessage(r.Context(), a.core.db, actorOf(r), id)
 	if err != nil {
 		return err
 	}
@@ -360,17 +406,17 @@ func (a *announcements) readMessages(w http.ResponseWriter, r *http.Request) err
 			SELECT
 				m.id,
 				` + messageIsRead + ` AS read` + messageReader + `
-			WHERE m.id = ANY ($2)
+			WHERE m.id = ANY ($3)
 				AND ` + messageAddressed + `
 		), marked AS (
 			INSERT INTO system_message_reads (user_id, message_id)
 			SELECT $1, id
 			FROM there
 			WHERE NOT read
-				AND (SELECT count(*) FROM there) = cardinality($2)
+				AND (SELECT count(*) FROM there) = cardinality($3)
 			ON CONFLICT DO NOTHING
 		)
-		SELECT count(*) = cardinality($2)
+		SELECT count(*) = cardinality($3)
 		FROM there`
 
 	var in struct {
@@ -393,8 +439,8 @@ func (a *announcements) readMessages(w http.ResponseWriter, r *http.Request) err
 	}
 
 	ids := slices.Compact(slices.Sorted(slices.Values(in.IDs)))
-	userID := principalOf(r).user.ID
-	all, err := scalar[bool](r.Context(), a.core.db, "mark messages read", query, userID, ids)
+	by := actorOf(r)
+	all, err := scalar[bool](r.Context(), a.core.db, "mark messages read", query, by.id, sightOf(by), ids)
 	if err == nil && !all {
 		err = errNotAddressed
 	}
@@ -409,7 +455,7 @@ func (a *announcements) readMessages(w http.ResponseWriter, r *http.Request) err
 func (a *announcements) readAllMessages(w http.ResponseWriter, r *http.Request) error {
 	const newest = `
 		SELECT m.id` + messageReader + `
-		WHERE m.id = $2
+		WHERE m.id = $3
 			AND ` + messageWasAddressed
 	const mark = `
 		WITH shown AS (
@@ -418,8 +464,8 @@ func (a *announcements) readAllMessages(w http.ResponseWriter, r *http.Request) 
 				m.id` + messageReader + `
 			WHERE ` + messageAddressed + `
 				AND (
-					$2::bigint IS NULL
-					OR (m.publish_at, m.id) <= (SELECT n.publish_at, n.id FROM system_messages n WHERE n.id = $2)
+					$3::bigint IS NULL
+					OR (m.publish_at, m.id) <= (SELECT n.publish_at, n.id FROM system_messages n WHERE n.id = $3)
 				)
 		), raised AS (
 			INSERT INTO system_message_watermarks AS old (user_id, publish_at, message_id)
@@ -456,9 +502,9 @@ func (a *announcements) readAllMessages(w http.ResponseWriter, r *http.Request) 
 	}
 
 	ctx := r.Context()
-	userID := principalOf(r).user.ID
+	by := actorOf(r)
 	if in.UpTo != nil {
-		n, err := execute(ctx, a.core.db, "look for the newest message", newest, userID, in.UpTo)
+		n, err := execute(ctx, a.core.db, "look for the newest message", newest, by.id, sightOf(by), in.UpTo)
 		if err == nil && n == 0 {
 			err = errNotAddressed
 		}
@@ -467,13 +513,13 @@ func (a *announcements) readAllMessages(w http.ResponseWriter, r *http.Request) 
 		}
 	}
 
-	_, err := execute(ctx, a.core.db, "mark all messages read", mark, userID, in.UpTo)
+	_, err := execute(ctx, a.core.db, "mark all messages read", mark, by.id, sightOf(by), in.UpTo)
 	return writeDone(w, err)
 }
 
 // countUnread answers GET …/unread-count.
 func (a *announcements) countUnread(w http.ResponseWriter, r *http.Request) error {
-	counts, err := countUnread(r.Context(), a.core.db, principalOf(r).user.ID)
+	counts, err := countUnread(r.Context(), a.core.db, actorOf(r))
 	if err != nil {
 		return err
 	}
@@ -482,41 +528,48 @@ func (a *announcements) countUnread(w http.ResponseWriter, r *http.Request) erro
 
 // createMessage creates a message, with an audit row, and returns its id.
 func createMessage(ctx context.Context, db *pgxpool.Pool, by actor, c messageChange) (id int64, err error) {
-	const query = `
-		INSERT INTO system_messages (title, body, severity, publish_at, author_id, author)
-		VALUES ('', '', 'info', 'infinity', $1, $2)
-		RETURNING id`
-
 	// An absent title or body is refused as an empty one is.
 	c.Title = cmp.Or(c.Title, new(""))
 	c.Body = cmp.Or(c.Body, new(""))
+
+	err = inTransaction(ctx, db, func(tx pgx.Tx) error {
+		if err := c.check(ctx, tx); err != nil {
+			return err
+		}
+		id, err = insertMessage(ctx, tx, by, nil, c)
+		return err
+	})
+
+	return id, err
+}
+
+// insertMessage stores a new message, with an audit row, and returns its id. The dataset may be
+// nil. The fields have been checked.
+func insertMessage(ctx context.Context, tx pgx.Tx, by actor, datasetID *int64, c messageChange) (int64, error) {
+	const query = `
+		INSERT INTO system_messages (title, body, severity, publish_at, author_id, author, dataset_id)
+		VALUES ('', '', 'info', 'infinity', $1, $2, $3)
+		RETURNING id`
 
 	// The default of these is null.
 	c.Roles.set = true
 	c.PublishAt.set = true
 	c.ExpiresAt.set = true
 
-	err = inTransaction(ctx, db, func(tx pgx.Tx) error {
-		if err := c.check(ctx, tx); err != nil {
-			return err
-		}
-		id, err = scalar[int64](ctx, tx, "create message", query, by.id, by.name)
-		if err != nil {
-			return err
-		}
-		if _, err := c.store(ctx, tx, id); err != nil {
-			return err
-		}
-		return auditMessage(ctx, tx, by, "message.create", id, nil)
-	})
-
-	return id, err
+	id, err := scalar[int64](ctx, tx, "create message", query, by.id, by.name, datasetID)
+	if err != nil {
+		return 0, err
+	}
+	if _, err := c.store(ctx, tx, id); err != nil {
+		return 0, err
+	}
+	return id, auditMessage(ctx, tx, by, "message.create", id, nil)
 }
 
 // auditMessage adds the audit row of a change to a message. before is the old message, or nil.
 func auditMessage(ctx context.Context, tx pgx.Tx, by actor, action string, id int64, before any) error {
 	var after any // nil if the message was deleted
-	m, err := getMessage(ctx, tx, nil, id)
+	m, err := getMessage(ctx, tx, serviceActor(), id)
 	if err == nil {
 		after = m
 	} else if _, isMissing := errors.AsType[*problem](err); !isMissing {
@@ -526,9 +579,10 @@ func auditMessage(ctx context.Context, tx pgx.Tx, by actor, action string, id in
 	return audit(ctx, tx, by, action, "message:"+strconv.FormatInt(id, 10), before, after)
 }
 
-// changeMessage runs do on a message, or returns a 404. If do changes a row, it adds an audit
-// row. Its transaction holds lockMessages. match are the lines of If-Match: if there are any, they
-// must name the message's entity tag.
+// changeMessage runs do on a message, or returns a 404, also if the message is about a dataset that
+// the actor may not see. If do changes a row, it adds an audit row. Its transaction holds
+// lockMessages. match are the lines of If-Match: if there are any, they must name the message's
+// entity tag.
 func changeMessage(
 	ctx context.Context,
 	db *pgxpool.Pool,
@@ -543,7 +597,9 @@ func changeMessage(
 			return err
 		}
 
-		before, err := getMessage(ctx, tx, nil, id)
+		nobody := by
+		nobody.id = nil
+		before, err := getMessage(ctx, tx, nobody, id)
 		if err != nil {
 			return err
 		}
@@ -568,7 +624,8 @@ func (c messageChange) apply(ctx context.Context, tx pgx.Tx, before message) (in
 	if before.State == "retracted" {
 		return 0, conflict(codeRetracted, "The message has been retracted.")
 	}
-	if c.PublishAt.set && before.State != "scheduled" {
+	isUnpublished := before.State == "scheduled" || before.State == "draft"
+	if c.PublishAt.set && !isUnpublished {
 		return 0, conflict(codeAlreadyPublished,
 			"The message has been published; publish_at cannot be changed any more.")
 	}
@@ -671,39 +728,42 @@ func removeMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64, pe
 	return changeMessage(ctx, db, by, action, id, match, remove)
 }
 
-// getMessage returns a message as the user sees it, or a 404. A nil userID means no user.
-func getMessage(ctx context.Context, q querier, userID *string, id int64) (message, error) {
+// getMessage returns a message as a reader sees it, or a 404.
+func getMessage(ctx context.Context, q querier, by actor, id int64) (message, error) {
 	const query = `
 		SELECT ` + messageColumns + messageReader + `
-		WHERE m.id = $2`
-	return collectOne[message](ctx, q, notFound("announcement", id), "get message", query, userID, id)
+		WHERE m.id = $3 AND ` + messageIsVisible
+	missing := notFound("announcement", id)
+	return collectOne[message](ctx, q, missing, "get message", query, by.id, sightOf(by), id)
 }
 
-// listMessages returns up to limit messages after the keys in after, as a user sees them, the
-// newest first. A nil userID means no user.
+// listMessages returns up to limit messages after the keys in after, as a reader sees them, the
+// newest first.
 func listMessages(
 	ctx context.Context,
 	q querier,
-	userID *string,
+	by actor,
 	f messageFilter,
 	after []string,
 	limit int,
 ) ([]message, error) {
 	const query = `
 		SELECT ` + messageColumns + messageReader + `
-		WHERE (m.publish_at, m.id) < ($2::text::timestamptz, $3::text::bigint)
-			AND (NOT $4::boolean OR ` + messageAddressed + `)
-			AND (NOT $5::boolean OR NOT ` + messageIsRead + `)
-			AND ($6::text IS NULL OR strpos(lower(m.title), lower($6)) > 0 OR strpos(lower(m.body), lower($6)) > 0)
-			AND ($7::text IS NULL OR m.severity = $7)
-			AND ($8::text IS NULL OR ` + messageState + ` = $8)
-			AND ($9::timestamptz IS NULL OR m.publish_at >= $9)
-			AND ($10::timestamptz IS NULL OR m.publish_at < $10)
+		WHERE (m.publish_at, m.id) < ($3::text::timestamptz, $4::text::bigint)
+			AND (NOT $5::boolean OR ` + messageAddressed + `)
+			AND (NOT $6::boolean OR NOT ` + messageIsRead + `)
+			AND ($7::text IS NULL OR strpos(lower(m.title), lower($7)) > 0 OR strpos(lower(m.body), lower($7)) > 0)
+			AND ($8::text IS NULL OR m.severity = $8)
+			AND ($9::text IS NULL OR ` + messageState + ` = $9)
+			AND ($10::timestamptz IS NULL OR m.publish_at >= $10)
+			AND ($11::timestamptz IS NULL OR m.publish_at < $11)
+			AND ` + messageIsVisible + `
 		ORDER BY m.publish_at DESC, m.id DESC
-		LIMIT $11`
+		LIMIT $12`
 
 	args := []any{
-		userID,
+		by.id,
+		sightOf(by),
 		after[0],
 		after[1],
 		f.addressed,
@@ -724,9 +784,9 @@ type unread struct {
 	BySeverity map[string]int64 `json:"by_severity"`
 }
 
-// countUnread counts the unread messages that the user sees now. The bound on publish_at lets the
+// countUnread counts the unread messages that the reader sees now. The bound on publish_at lets the
 // index skip messages below the watermark. One look-up reads the marks above it.
-func countUnread(ctx context.Context, q querier, userID string) (unread, error) {
+func countUnread(ctx context.Context, q querier, by actor) (unread, error) {
 	const query = `
 		SELECT
 			count(*) AS unread,
@@ -742,5 +802,5 @@ func countUnread(ctx context.Context, q querier, userID string) (unread, error) 
 			)
 			AND NOT ` + messageIsCovered + `
 			AND m.id NOT IN (SELECT mr.message_id FROM system_message_reads mr WHERE mr.user_id = $1)`
-	return collectOne[unread](ctx, q, nil, "count unread messages", query, userID)
+	return collectOne[unread](ctx, q, nil, "count unread messages", query, by.id, sightOf(by))
 }

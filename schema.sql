@@ -355,3 +355,7 @@ DROP TABLE audit_breaks;
 -- migration 8: version 1.0.0, seventh step
 
 -- This migration changes no table of accounts.
+
+-- migration 9: version 1.0.0, eighth step
+
+-- This migration changes no table of accounts.

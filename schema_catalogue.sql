@@ -456,3 +456,15 @@ ALTER TABLE elevation_dataset_file_meta
 UPDATE elevation_dataset_file_meta
   SET lacks_crs = true
   WHERE status = 'no_bbox' AND reason LIKE 'the file does not name its CRS%';
+
+-- migration 9: version 1.0.0, eighth step
+
+-- Whether the end of an analysis is announced, if there is something new: none, draft or publish.
+ALTER TABLE datasets
+  ADD COLUMN notify text NOT NULL DEFAULT 'none',
+  ADD CONSTRAINT datasets_notify_check CHECK (notify IN ('none', 'draft', 'publish'));
+
+-- The dataset that a message is about. Only those who may see the dataset see the message. So a
+-- message goes with its dataset.
+ALTER TABLE system_messages ADD COLUMN dataset_id bigint REFERENCES datasets ON DELETE CASCADE;
+CREATE INDEX system_messages_dataset_id_idx ON system_messages (dataset_id) WHERE dataset_id IS NOT NULL;
