@@ -3,9 +3,12 @@ package main
 import (
 	"context"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // accounts is the component of users, roles, sessions, tokens and the audit log. It decides who is
@@ -32,6 +35,72 @@ func newAccounts(core *core, breached *breachedPasswords) *accounts {
 		users:       userCache{users: map[string]*cachedUser{}},
 		failures:    tallies{counts: map[tally]int64{}},
 	}
+}
+
+// The built-in permissions. Each guards the routes that name it in the route table.
+const (
+	userManage         = "user.manage"
+	roleManage         = "role.manage"
+	adminSystemMessage = "admin.system_message"
+	datasetRead        = "dataset.read"
+	datasetDownload    = "dataset.download"
+	datasetAnalyze     = "dataset.analyze"
+	datasetManage      = "dataset.manage"
+	auditRead          = "audit.read"
+	metricsRead        = "metrics.read"
+	inboxRead          = "inbox.read" // held by every user, whatever the roles
+)
+
+// permissionView is a permission as GET /api/v1/permissions shows it.
+type permissionView struct {
+	Name     string `json:"name"`
+	Meaning  string `json:"meaning"`
+	Declared bool   `json:"declared"` // by the team, for a program behind the proxy
+}
+
+// builtInPermissions returns the built-in permissions with what each allows.
+func builtInPermissions() []permissionView {
+	return []permissionView{
+		{userManage,
+			"Create, change, disable and delete users who hold no more than you do; see all users and roles.", false},
+		{roleManage,
+			"Manage roles that hold no more than you do, and permissions. Seeing them needs user.manage.", false},
+		{adminSystemMessage, "Publish, change and retract system messages.", false},
+		{datasetRead, "See datasets and their files.", false},
+		{datasetDownload, "Read the content of files.", false},
+		{datasetAnalyze, "Start and cancel analyses.", false},
+		{datasetManage, "Register, change and remove datasets.", false},
+		{auditRead, "Read the audit log.", false},
+		{metricsRead, "Read the metrics.", false},
+		{inboxRead, "Read the inbox and mark its messages. Every user holds it; an API token has to name it.", false},
+	}
+}
+
+// builtInNames returns the names of the built-in permissions, in the order in which they are shown.
+func builtInNames() (names []string) {
+	for _, p := range builtInPermissions() {
+		names = append(names, p.Name)
+	}
+	return names
+}
+
+// declaredPermissions is SQL for the names of the declared permissions, in order.
+const declaredPermissions = `ARRAY(SELECT name FROM declared_permissions ORDER BY name)`
+
+// The built-in roles.
+const (
+	adminRole  = "admin"  // holds every permission, also those declared later
+	memberRole = "member" // given at registration
+)
+
+// effectivePermissions returns the permissions that roles with these grants give, the built-in ones
+// first. The role admin gives all. A grant counts only if it is built in or declared.
+func effectivePermissions(declared, roles, grants []string) []string {
+	all := append(builtInNames(), declared...)
+	if slices.Contains(roles, adminRole) {
+		return all
+	}
+	return slices.DeleteFunc(all, func(p string) bool { return !slices.Contains(grants, p) })
 }
 
 // user is an account as every route shows it.
@@ -73,6 +142,15 @@ const userColumns = `
 	u.updated_at,
 	u.last_login_at`
 
+// getUser returns the user with that id, or a 404.
+func getUser(ctx context.Context, q querier, id string) (user, error) {
+	const query = `
+		SELECT ` + userColumns + `
+		FROM users u
+		WHERE u.id = $1`
+	return collectOne[user](ctx, q, notFound("user", id), "get user", query, id)
+}
+
 // The values of users.status.
 const (
 	statusActive   = "active"
@@ -88,6 +166,56 @@ type newUser struct {
 	status       string
 	passwordHash *string // nil: no password yet
 	roles        []string
+}
+
+// insertUser inserts a user and grants the roles, unchecked and without an audit row. A name or
+// e-mail address that is taken is a 409. Requires lockAccess.
+func insertUser(ctx context.Context, tx pgx.Tx, n newUser) (user, error) {
+	const query = `
+		WITH u AS (
+			INSERT INTO users (
+				username,
+				email,
+				display_name,
+				status,
+				password_hash
+			)
+			VALUES (
+				$1,
+				nullif($2, ''),
+				$3,
+				$4,
+				$5
+			)
+			RETURNING id
+		), granted AS (
+			INSERT INTO user_roles (user_id, role_id)
+			SELECT u.id, r.id
+			FROM u
+			JOIN roles r ON r.name = ANY ($6)
+		)
+		SELECT id::text
+		FROM u`
+
+	args := []any{n.username, n.email, n.displayName, n.status, n.passwordHash, n.roles}
+	id, err := scalar[string](ctx, tx, "create user", query, args...)
+	if err != nil {
+		return user{}, takenError(err)
+	}
+	return getUser(ctx, tx, id)
+}
+
+// takenError returns the 409 of a name or address that is taken, else err.
+func takenError(err error) error {
+	switch {
+	case isUniqueViolation(err, "users_username_key"):
+		return conflict(codeUsernameTaken, "A user has, or had, that name.")
+	case isUniqueViolation(err, "users_email_key"):
+		return conflict(codeEmailTaken, "Another user has that e-mail address.")
+	case isUniqueViolation(err, "roles_name_key"):
+		return conflict(codeNameTaken, "Another role has that name.")
+	}
+	return err
 }
 
 // checkIdentity notes what is wrong with a user name, an e-mail address and a display name. It

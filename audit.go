@@ -53,6 +53,40 @@ func operatorActor() actor {
 // serviceActor returns the service itself, which holds every permission.
 func serviceActor() actor { return actor{name: "cairn", mayAll: true} }
 
+// insertAudit begins a statement that adds rows to the audit log.
+const insertAudit = `
+		INSERT INTO audit_log (
+			actor_id,
+			actor,
+			credential,
+			address,
+			request_id,
+			action,
+			target,
+			before,
+			after
+		)`
+
+// audit adds a row to the audit log, in the transaction of the change that it records. A refusal
+// has no change and needs no transaction. target names the object, as in "user:NAME", or the
+// refused route. before and after are values for JSON, or nil. None of them may hold a secret, or a
+// login name that no account has: it may be a password typed into the wrong field.
+func audit(ctx context.Context, q querier, by actor, action, target string, before, after any) error {
+	const query = insertAudit + `
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`
+	_, err := execute(ctx, q, "audit "+action, query,
+		by.id, by.name, by.credential, by.address, by.requestID, action, target, before, after)
+	return err
+}
+
+// isSame reports whether an update would change nothing, because before and after have the same
+// JSON. Such an update is not stored, and has no row in the audit log.
+func isSame(before, after any) bool {
+	a, _ := json.Marshal(before) // never fails for text, numbers, times and lists
+	b, _ := json.Marshal(after)
+	return bytes.Equal(a, b)
+}
+
 // auditKeys adds a row if the keys have changed. It compares them with those of the last such row
 // or, if there is none, of the instance that was seen last. In a new database it adds no row. So
 // each change leaves one row, however many instances load it.
@@ -95,40 +129,6 @@ func auditKeys(ctx context.Context, db *pgxpool.Pool, ring *keyring) error {
 		_, err := execute(ctx, tx, "audit keys", query, serviceActor().name, ring.fingerprints())
 		return err
 	})
-}
-
-// insertAudit begins a statement that adds rows to the audit log.
-const insertAudit = `
-		INSERT INTO audit_log (
-			actor_id,
-			actor,
-			credential,
-			address,
-			request_id,
-			action,
-			target,
-			before,
-			after
-		)`
-
-// audit adds a row to the audit log, in the transaction of the change that it records. A refusal
-// has no change and needs no transaction. target names the object, as in "user:NAME", or the
-// refused route. before and after are values for JSON, or nil. None of them may hold a secret, or a
-// login name that no account has: it may be a password typed into the wrong field.
-func audit(ctx context.Context, q querier, by actor, action, target string, before, after any) error {
-	const query = insertAudit + `
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`
-	_, err := execute(ctx, q, "audit "+action, query,
-		by.id, by.name, by.credential, by.address, by.requestID, action, target, before, after)
-	return err
-}
-
-// isSame reports whether an update would change nothing, because before and after have the same
-// JSON. Such an update is not stored, and has no row in the audit log.
-func isSame(before, after any) bool {
-	a, _ := json.Marshal(before) // never fails for text, numbers, times and lists
-	b, _ := json.Marshal(after)
-	return bytes.Equal(a, b)
 }
 
 // pruneAudit deletes the rows before a time, with their seals. The newest of these seals stays as a

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"net/http"
 	"strings"
@@ -204,42 +203,6 @@ func (a *accounts) writeTokens(w http.ResponseWriter, u user, sess session) erro
 	})
 }
 
-// The kinds of cookies: that of the refresh token, and that of a browser's session.
-const (
-	refreshCookieKind = "refresh"
-	sessionCookieKind = "session"
-)
-
-// cookieName returns the only name under which a cookie of that kind is written and read. The
-// prefix __Host- makes browsers insist on Secure, Path=/ and no Domain (RFC 6265bis, section
-// 4.1.3.2), so that no other host of the domain can set one.
-func (a *accounts) cookieName(kind string) string {
-	if a.core.cfg.cookieInsecure {
-		return "cairn_" + kind
-	}
-	return "__Host-cairn_" + kind
-}
-
-// setCookie sets a cookie of that kind. maxAge is in seconds; a negative one clears the cookie. A
-// session cookie is SameSite=Lax: the browser sends it when a person follows a link from another
-// site, but not with a form of another site.
-func (a *accounts) setCookie(w http.ResponseWriter, kind, value string, maxAge int) {
-	cookie := &http.Cookie{
-		Name:     a.cookieName(kind),
-		Value:    value,
-		Path:     "/",
-		MaxAge:   maxAge,
-		Secure:   !a.core.cfg.cookieInsecure,
-		HttpOnly: true,
-		SameSite: http.SameSiteStrictMode,
-	}
-	if kind == sessionCookieKind {
-		cookie.SameSite = http.SameSiteLaxMode
-	}
-
-	http.SetCookie(w, cookie)
-}
-
 // refresh answers POST /api/v1/auth/refresh: it exchanges the cookie's token for the next one (see
 // rotateSession).
 func (a *accounts) refresh(w http.ResponseWriter, r *http.Request) error {
@@ -300,57 +263,6 @@ func (a *accounts) logout(w http.ResponseWriter, r *http.Request) error {
 
 	a.setCookie(w, refreshCookieKind, "", -1)
 	return writeDone(w, nil)
-}
-
-// ownChangeRequest is the body of PATCH /api/v1/auth/me.
-type ownChangeRequest struct {
-	confirmation         // for a new e-mail address
-	DisplayName  *string `json:"display_name"`
-	Email        *string `json:"email"`
-}
-
-// updateMe answers PATCH /api/v1/auth/me: it changes the caller's display name or e-mail address. A
-// new address needs the password and the second factor, because users log in with it.
-func (a *accounts) updateMe(w http.ResponseWriter, r *http.Request, in ownChangeRequest) error {
-	c := userChange{
-		Email:       in.Email,
-		DisplayName: in.DisplayName,
-	}
-	if err := c.check(); err != nil {
-		return err
-	}
-
-	if c.Email != nil {
-		if _, err := a.confirmPassword(r, in.confirmation); err != nil {
-			return err
-		}
-	}
-
-	// A change that changes nothing is not counted.
-	current := principalOf(r).user
-	if isSame(current, c.apply(current)) {
-		return writeEntity(w, current, "", nil)
-	}
-
-	counted := newOwnChange(current.ID, c.Email != nil, callerOf(r).address)
-	if err := counted.count(r.Context(), a.core.db); err != nil {
-		return err
-	}
-
-	err := a.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) error {
-		before, err := getUser(ctx, tx, *by.id)
-		if err != nil {
-			return err
-		}
-		if err := updateUser(ctx, tx, by, before, c); err != nil {
-			return err
-		}
-
-		current, err = getUser(ctx, tx, *by.id)
-		return err
-	})
-	err = a.refundIfFault(r.Context(), counted, err)
-	return writeEntity(w, current, "", err)
 }
 
 // verifyCaller answers GET /api/v1/auth/verify, which a proxy asks before it passes a request on.

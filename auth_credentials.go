@@ -10,30 +10,6 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// rehash stores a password under the current parameters if it was stored under weaker ones. If this
-// fails, the login still succeeds. An empty password stands for one that is not known here.
-func (a *accounts) rehash(r *http.Request, found passwordRecord, password string) {
-	const query = `
-		UPDATE users
-		SET password_hash = $3
-		WHERE id = $1
-			AND password_hash = $2`
-	if password == "" || !a.hasher.isWeak(*found.PasswordHash) {
-		return
-	}
-
-	ctx, cancel := context.WithTimeout(r.Context(), time.Second) // part of the login's time limit
-	defer cancel()
-
-	hash, err := a.hasher.hash(ctx, password)
-	if err == nil {
-		_, err = a.core.db.Exec(ctx, query, found.ID, *found.PasswordHash, hash)
-	}
-	if err != nil {
-		a.core.log.Warn("password kept under weaker parameters", "id", callerOf(r).requestID, "error", err)
-	}
-}
-
 // checkCredentials looks the user up, counts the attempt and checks the password and the second
 // factor. A refusal is errWrongCredentials, errOTPRequired or errLoginCodeWrong. An unknown user
 // and a wrong password take the same steps.
@@ -78,6 +54,30 @@ func (a *accounts) checkCredentials(
 	})
 
 	return found, err
+}
+
+// rehash stores a password under the current parameters if it was stored under weaker ones. If this
+// fails, the login still succeeds. An empty password stands for one that is not known here.
+func (a *accounts) rehash(r *http.Request, found passwordRecord, password string) {
+	const query = `
+		UPDATE users
+		SET password_hash = $3
+		WHERE id = $1
+			AND password_hash = $2`
+	if password == "" || !a.hasher.isWeak(*found.PasswordHash) {
+		return
+	}
+
+	ctx, cancel := context.WithTimeout(r.Context(), time.Second) // part of the login's time limit
+	defer cancel()
+
+	hash, err := a.hasher.hash(ctx, password)
+	if err == nil {
+		_, err = a.core.db.Exec(ctx, query, found.ID, *found.PasswordHash, hash)
+	}
+	if err != nil {
+		a.core.log.Warn("password kept under weaker parameters", "id", callerOf(r).requestID, "error", err)
+	}
 }
 
 // confirmation is what a request shows beside a session, where a stolen session must not suffice.
@@ -235,6 +235,24 @@ func getUserByPasswordToken(ctx context.Context, q querier, token string) (user,
 	return collectOne[user](ctx, q, missing, "find password token", query, hashToken(token))
 }
 
+// passwordToken lets a user set a password once. Only the response to its creation shows it.
+type passwordToken struct {
+	PasswordToken string    `json:"password_token"`
+	PasswordLink  string    `json:"password_link,omitempty"` // the page that takes the token, with CAIRN_BASE_URL
+	ExpiresAt     time.Time `json:"expires_at"`
+}
+
+// withLink returns the token with its link, if CAIRN_BASE_URL is set.
+func (t passwordToken) withLink(cfg config) passwordToken {
+	if cfg.baseURL != "" {
+		t.PasswordLink = cfg.baseURL + passwordPath(t.PasswordToken)
+	}
+	return t
+}
+
+// firstPasswordTTL is how long the token for a user's first password is valid.
+const firstPasswordTTL = 72 * time.Hour
+
 // createPasswordToken creates the user's only password token; an older one is replaced. Requires
 // lockAccess.
 func createPasswordToken(ctx context.Context, tx pgx.Tx, userID string, ttl time.Duration) (passwordToken, error) {
@@ -307,6 +325,3 @@ func revokeCredentials(ctx context.Context, tx pgx.Tx, by actor, u user) error {
 	}
 	return voidPasswordToken(ctx, tx, u.ID)
 }
-
-// firstPasswordTTL is how long the token for a user's first password is valid.
-const firstPasswordTTL = 72 * time.Hour

@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -28,6 +30,19 @@ type caller struct {
 
 // network returns the name under which the caller's network holds slots.
 func (c *caller) network() string { return clientNetwork(c.address).String() }
+
+// clientNetwork returns the network that one client has: an IPv4 address or an IPv6 /64.
+func clientNetwork(address netip.Addr) netip.Addr {
+	network, _ := address.Prefix(min(address.BitLen(), 64)) // fails only for the zero Addr
+	return network.Addr()
+}
+
+// peerAddress returns the address in the name of a connection's other end, or the zero Addr for a
+// Unix socket.
+func peerAddress(name string) netip.Addr {
+	ap, _ := netip.ParseAddrPort(name)
+	return ap.Addr().Unmap().WithZone("")
+}
 
 // callerKey is the key of the caller in a request's context.
 type callerKey struct{}
@@ -85,6 +100,42 @@ var (
 	errNotSignedIn  = unauthorized(codeNotSignedIn, "This needs an access token: Authorization: Bearer TOKEN")
 	errInvalidToken = unauthorized(codeInvalidToken, "The token is invalid or has expired. Sign in again.")
 )
+
+// The kinds of cookies: that of the refresh token, and that of a browser's session.
+const (
+	refreshCookieKind = "refresh"
+	sessionCookieKind = "session"
+)
+
+// cookieName returns the only name under which a cookie of that kind is written and read. The
+// prefix __Host- makes browsers insist on Secure, Path=/ and no Domain (RFC 6265bis, section
+// 4.1.3.2), so that no other host of the domain can set one.
+func (a *accounts) cookieName(kind string) string {
+	if a.core.cfg.cookieInsecure {
+		return "cairn_" + kind
+	}
+	return "__Host-cairn_" + kind
+}
+
+// setCookie sets a cookie of that kind. maxAge is in seconds; a negative one clears the cookie. A
+// session cookie is SameSite=Lax: the browser sends it when a person follows a link from another
+// site, but not with a form of another site.
+func (a *accounts) setCookie(w http.ResponseWriter, kind, value string, maxAge int) {
+	cookie := &http.Cookie{
+		Name:     a.cookieName(kind),
+		Value:    value,
+		Path:     "/",
+		MaxAge:   maxAge,
+		Secure:   !a.core.cfg.cookieInsecure,
+		HttpOnly: true,
+		SameSite: http.SameSiteStrictMode,
+	}
+	if kind == sessionCookieKind {
+		cookie.SameSite = http.SameSiteLaxMode
+	}
+
+	http.SetCookie(w, cookie)
+}
 
 // headerCredential returns the credential in the Authorization header, or the 401. It checks
 // signature and expiry of an access token and the checksum of an API token. It does not ask the
@@ -155,6 +206,56 @@ func basicToken(r *http.Request) (token string, shown bool) {
 	}
 	_, token, shown = r.BasicAuth()
 	return token, shown
+}
+
+// signSessionCookie returns the session cookie of a browser: the ids of the session and of its
+// user, the end of the session in Unix seconds, and a MAC over them. It cannot be exchanged for an
+// access token or a refresh token.
+func (k key) signSessionCookie(sessionID, userID string, expires time.Time) string {
+	signed := fmt.Sprintf("%s.%s.%d", sessionID, userID, expires.Unix())
+	return signed + "." + encodedMAC(k.browser, signed)
+}
+
+// verifySessionCookie returns the credential in a session cookie that one of the keys has signed
+// and that is valid at the time now, else errToken.
+func (ring *keyring) verifySessionCookie(cookie string, now time.Time) (credential, error) {
+	parts := strings.SplitN(cookie, ".", 4)
+	if len(parts) != 4 || len(cookie) > maxTokenLength {
+		return credential{}, errToken
+	}
+
+	expires, err := strconv.ParseInt(parts[2], 10, 64)
+	if err != nil {
+		return credential{}, errToken
+	}
+	isSigned := ring.isSigned(cookie, func(k key) string {
+		return k.signSessionCookie(parts[0], parts[1], time.Unix(expires, 0))
+	})
+	isExpired := now.Unix() >= expires
+	if !isSigned || isExpired {
+		return credential{}, errToken
+	}
+
+	claims := tokenClaims{
+		SessionID: parts[0],
+		Subject:   parts[1],
+		ExpiresAt: expires,
+	}
+	return credential{tokenClaims: claims}, nil
+}
+
+// readSessionCookie returns the credential in the request's session cookie, or the 401.
+func (a *accounts) readSessionCookie(r *http.Request) (credential, error) {
+	cookie, err := r.Cookie(a.cookieName(sessionCookieKind))
+	if err != nil {
+		return credential{}, errNotSignedIn
+	}
+
+	c, err := a.core.keys.Load().verifySessionCookie(cookie.Value, a.core.now())
+	if err != nil {
+		return credential{}, errInvalidToken
+	}
+	return c, nil
 }
 
 // accessVersions are the versions under which a user was read: users.version changes with the row,
@@ -318,17 +419,4 @@ func getPrincipal(ctx context.Context, q querier, cache *userCache, c credential
 		p.permissions = slices.DeleteFunc(slices.Clone(u.userPermissions), isUnnamed)
 	}
 	return p, nil
-}
-
-// clientNetwork returns the network that one client has: an IPv4 address or an IPv6 /64.
-func clientNetwork(address netip.Addr) netip.Addr {
-	network, _ := address.Prefix(min(address.BitLen(), 64)) // fails only for the zero Addr
-	return network.Addr()
-}
-
-// peerAddress returns the address in the name of a connection's other end, or the zero Addr for a
-// Unix socket.
-func peerAddress(name string) netip.Addr {
-	ap, _ := netip.ParseAddrPort(name)
-	return ap.Addr().Unmap().WithZone("")
 }

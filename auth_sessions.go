@@ -3,11 +3,9 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
@@ -280,6 +278,11 @@ func endSessionsExcept(ctx context.Context, tx pgx.Tx, by actor, userID, except 
 	return err
 }
 
+// endAllSessions ends all sessions of a user. The target must be checked (see actOnUser).
+func endAllSessions(ctx context.Context, tx pgx.Tx, by actor, target user) error {
+	return endSessionsExcept(ctx, tx, by, target.ID, "")
+}
+
 // endOneSession ends a session of that user, and returns how many it ended: 1 or 0.
 func endOneSession(ctx context.Context, tx pgx.Tx, by actor, id, userID string) (int64, error) {
 	named := pgx.NamedArgs{"id": id, "user": userID}
@@ -367,56 +370,6 @@ const (
 	browserIdle = 24 * time.Hour
 	browserMax  = 30 * 24 * time.Hour
 )
-
-// signSessionCookie returns the session cookie of a browser: the ids of the session and of its
-// user, the end of the session in Unix seconds, and a MAC over them. It cannot be exchanged for an
-// access token or a refresh token.
-func (k key) signSessionCookie(sessionID, userID string, expires time.Time) string {
-	signed := fmt.Sprintf("%s.%s.%d", sessionID, userID, expires.Unix())
-	return signed + "." + encodedMAC(k.browser, signed)
-}
-
-// verifySessionCookie returns the credential in a session cookie that one of the keys has signed
-// and that is valid at the time now, else errToken.
-func (ring *keyring) verifySessionCookie(cookie string, now time.Time) (credential, error) {
-	parts := strings.SplitN(cookie, ".", 4)
-	if len(parts) != 4 || len(cookie) > maxTokenLength {
-		return credential{}, errToken
-	}
-
-	expires, err := strconv.ParseInt(parts[2], 10, 64)
-	if err != nil {
-		return credential{}, errToken
-	}
-	isSigned := ring.isSigned(cookie, func(k key) string {
-		return k.signSessionCookie(parts[0], parts[1], time.Unix(expires, 0))
-	})
-	isExpired := now.Unix() >= expires
-	if !isSigned || isExpired {
-		return credential{}, errToken
-	}
-
-	claims := tokenClaims{
-		SessionID: parts[0],
-		Subject:   parts[1],
-		ExpiresAt: expires,
-	}
-	return credential{tokenClaims: claims}, nil
-}
-
-// readSessionCookie returns the credential in the request's session cookie, or the 401.
-func (a *accounts) readSessionCookie(r *http.Request) (credential, error) {
-	cookie, err := r.Cookie(a.cookieName(sessionCookieKind))
-	if err != nil {
-		return credential{}, errNotSignedIn
-	}
-
-	c, err := a.core.keys.Load().verifySessionCookie(cookie.Value, a.core.now())
-	if err != nil {
-		return credential{}, errInvalidToken
-	}
-	return c, nil
-}
 
 // lifetimes returns how long the session of this login may be idle, and how long it lasts in all.
 func (a *accounts) lifetimes(r *http.Request) (idle, longest time.Duration) {

@@ -68,6 +68,9 @@ func (ring *keyring) isSigned(token string, sign func(k key) string) bool {
 	})
 }
 
+// uuidText returns the text form of a UUID (RFC 9562, section 4).
+func uuidText(id [16]byte) string { return pgtype.UUID{Bytes: id, Valid: true}.String() }
+
 // canonicalUUID matches the text form that uuidText returns.
 var canonicalUUID = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
@@ -223,6 +226,3 @@ func hashToken(token string) []byte {
 	sum := sha256.Sum256([]byte(token))
 	return sum[:]
 }
-
-// uuidText returns the text form of a UUID (RFC 9562, section 4).
-func uuidText(id [16]byte) string { return pgtype.UUID{Bytes: id, Valid: true}.String() }

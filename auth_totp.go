@@ -350,13 +350,3 @@ func deleteTOTP(ctx context.Context, tx pgx.Tx, by actor, target user) error {
 	}
 	return audit(ctx, tx, by, "totp.disable", "user:"+target.Username, nil, nil)
 }
-
-// deleteTOTPOfUser answers DELETE /api/v1/users/{id}/totp.
-func (a *accounts) deleteTOTPOfUser(w http.ResponseWriter, r *http.Request) error {
-	return writeDone(w, a.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
-		if target.ID == *by.id {
-			return errUseOwnRoute
-		}
-		return deleteTOTP(ctx, tx, by, target)
-	}))
-}

@@ -16,6 +16,81 @@ import (
 	"unicode/utf8"
 )
 
+// requirement says who may call a route: it is one of the constants below, or a permission.
+type requirement string
+
+// The requirements that are not a permission.
+const (
+	public        requirement = "public"         // anyone
+	refreshCookie requirement = "refresh cookie" // anyone; the handler itself demands a valid refresh cookie
+	signedIn      requirement = "signed in"      // a session or an API token
+	ownSession    requirement = "session"        // a session, not an API token
+)
+
+// handler answers a request or returns an error. If it returns an error after it has written part
+// of an answer, the connection is cut.
+type handler func(w http.ResponseWriter, r *http.Request) error
+
+// withBody returns a handler that decodes the request's JSON object and passes it to do.
+func withBody[T any](do func(w http.ResponseWriter, r *http.Request, in T) error) handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		var in T
+		if err := decodeJSON(r, &in); err != nil {
+			return err
+		}
+		return do(w, r, in)
+	}
+}
+
+// The largest bodies of requests, in bytes. A route that only reads takes none.
+const (
+	small  = 16 << 10  // names, passwords and tokens
+	medium = 64 << 10  // most
+	large  = 256 << 10 // a text of 20,000 characters, which a form may write with 12 bytes each
+	huge   = 1 << 20   // an area of 20,000 corners
+)
+
+// route is one row of the route table.
+type route struct {
+	method  string
+	path    string
+	who     requirement
+	handler handler
+	query   string // the names of its query parameters, with blanks between; any other is refused
+	class   class  // what it needs, and how long it may take
+	maxBody int64  // the largest body, in bytes
+}
+
+// reads returns the row of a route that only reads. It takes no body.
+func reads(path string, who requirement, handler handler, class class, query ...string) route {
+	return route{
+		method:  http.MethodGet,
+		path:    path,
+		who:     who,
+		handler: handler,
+		query:   strings.Join(query, " "),
+		class:   class,
+	}
+}
+
+// changes returns the row of a route for another method, which takes a body of up to maxBody bytes.
+// The pattern is the method and the path.
+func changes(pattern string, who requirement, handler handler, class class, maxBody int64, query ...string) route {
+	method, path, _ := strings.Cut(pattern, " ")
+	return route{
+		method:  method,
+		path:    path,
+		who:     who,
+		handler: handler,
+		query:   strings.Join(query, " "),
+		class:   class,
+		maxBody: maxBody,
+	}
+}
+
+// verifyPath is the route that a proxy asks whether a request may pass.
+const verifyPath = "/api/v1/auth/verify"
+
 // isRead reports whether the request only reads: its method is GET or HEAD.
 func isRead(r *http.Request) bool {
 	return r.Method == http.MethodGet || r.Method == http.MethodHead

@@ -12,51 +12,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// The built-in permissions. Each guards the routes that name it in the route table.
-const (
-	userManage         = "user.manage"
-	roleManage         = "role.manage"
-	adminSystemMessage = "admin.system_message"
-	datasetRead        = "dataset.read"
-	datasetDownload    = "dataset.download"
-	datasetAnalyze     = "dataset.analyze"
-	datasetManage      = "dataset.manage"
-	auditRead          = "audit.read"
-	metricsRead        = "metrics.read"
-	inboxRead          = "inbox.read" // held by every user, whatever the roles
-)
-
-// builtInNames returns the names of the built-in permissions, in the order in which they are shown.
-func builtInNames() (names []string) {
-	for _, p := range builtInPermissions() {
-		names = append(names, p.Name)
-	}
-	return names
-}
-
-// declaredPermissions is SQL for the names of the declared permissions, in order.
-const declaredPermissions = `ARRAY(SELECT name FROM declared_permissions ORDER BY name)`
-
 // knownPermissions returns the names of all permissions: the built-in and then the declared ones.
 func knownPermissions(ctx context.Context, q querier) ([]string, error) {
 	declared, err := scalar[[]string](ctx, q, "list declared permissions", `SELECT `+declaredPermissions)
 	return append(builtInNames(), declared...), err
-}
-
-// The built-in roles.
-const (
-	adminRole  = "admin"  // holds every permission, also those declared later
-	memberRole = "member" // given at registration
-)
-
-// effectivePermissions returns the permissions that roles with these grants give, the built-in ones
-// first. The role admin gives all. A grant counts only if it is built in or declared.
-func effectivePermissions(declared, roles, grants []string) []string {
-	all := append(builtInNames(), declared...)
-	if slices.Contains(roles, adminRole) {
-		return all
-	}
-	return slices.DeleteFunc(all, func(p string) bool { return !slices.Contains(grants, p) })
 }
 
 // checkPermissions notes those permissions that are not known.
@@ -65,6 +24,80 @@ func (v *invalid) checkPermissions(known, named []string) {
 		v.check(slices.Contains(known, permission),
 			"permissions", fieldUnknown, fmt.Sprintf("there is no permission %.40q", permission))
 	}
+}
+
+// covers is the subset rule: it returns a 403 unless the actor holds all these permissions. Every
+// user holds inbox.read.
+func (by actor) covers(needed []string) error {
+	if by.mayAll {
+		return nil
+	}
+
+	for _, permission := range needed {
+		isHeld := permission == inboxRead || slices.Contains(by.permissions, permission)
+		if !isHeld {
+			return &problem{
+				status:     http.StatusForbidden,
+				code:       codeGrantExceedsOwn,
+				permission: permission,
+				detail:     "This needs the permission " + permission + ", which you do not hold.",
+			}
+		}
+	}
+	return nil
+}
+
+// coversRoles is the subset rule (covers) for all permissions of these roles, as if their holder
+// had a second factor. So a suspended user needs the same cover as another. An unknown role is a
+// 422.
+func (by actor) coversRoles(ctx context.Context, q querier, names []string) error {
+	granted, err := rolePermissions(ctx, q, names)
+	if err != nil {
+		return err
+	}
+	return by.covers(granted)
+}
+
+// rolePermissions returns the permissions that these roles give together. An unknown role is a 422.
+func rolePermissions(ctx context.Context, q querier, names []string) ([]string, error) {
+	const query = `
+		SELECT
+			coalesce(array_agg(DISTINCT r.name), '{}') AS existing,
+			coalesce(array_agg(DISTINCT rp.permission) FILTER (WHERE rp.permission IS NOT NULL), '{}') AS grants,
+			` + declaredPermissions + ` AS declared
+		FROM roles r
+		LEFT JOIN role_permissions rp ON rp.role_id = r.id
+		WHERE r.name = ANY ($1)`
+	hasNUL := func(name string) bool { return strings.ContainsRune(name, 0) } // PostgreSQL takes no NUL
+	valid := slices.DeleteFunc(slices.Clone(names), hasNUL)
+	found, err := collectOne[struct{ Existing, Grants, Declared []string }](ctx, q, nil, "get roles", query, valid)
+	if err != nil {
+		return nil, err
+	}
+
+	var v invalid
+	for _, name := range names {
+		exists := slices.Contains(found.Existing, name)
+		v.check(exists, "roles", fieldUnknown, fmt.Sprintf("there is no role %.64q", name))
+	}
+	return effectivePermissions(found.Declared, found.Existing, found.Grants), v.err()
+}
+
+// coversHolders is coversRoles for every user who holds this role, with all roles of that user. It
+// is for changes of a role's requirement of a second factor. Such a change suspends or restores
+// everything that a holder without a second factor has, also from other roles.
+func (by actor) coversHolders(ctx context.Context, q querier, roleID int64) error {
+	const query = `
+		SELECT coalesce(array_agg(DISTINCT r.name), '{}')
+		FROM user_roles held
+		JOIN user_roles other ON other.user_id = held.user_id
+		JOIN roles r ON r.id = other.role_id
+		WHERE held.role_id = $1`
+	names, err := scalar[[]string](ctx, q, "list roles of holders", query, roleID)
+	if err != nil {
+		return err
+	}
+	return by.coversRoles(ctx, q, names)
 }
 
 // changeAccess runs do in a transaction that holds lockAccess. Every change of a user, a role, a
@@ -155,48 +188,6 @@ func (a *accounts) actorNow(ctx context.Context, tx pgx.Tx, r *http.Request, per
 	return by, nil
 }
 
-// coversHolders is coversRoles for every user who holds this role, with all roles of that user. It
-// is for changes of a role's requirement of a second factor. Such a change suspends or restores
-// everything that a holder without a second factor has, also from other roles.
-func (by actor) coversHolders(ctx context.Context, q querier, roleID int64) error {
-	const query = `
-		SELECT coalesce(array_agg(DISTINCT r.name), '{}')
-		FROM user_roles held
-		JOIN user_roles other ON other.user_id = held.user_id
-		JOIN roles r ON r.id = other.role_id
-		WHERE held.role_id = $1`
-	names, err := scalar[[]string](ctx, q, "list roles of holders", query, roleID)
-	if err != nil {
-		return err
-	}
-	return by.coversRoles(ctx, q, names)
-}
-
-// rolePermissions returns the permissions that these roles give together. An unknown role is a 422.
-func rolePermissions(ctx context.Context, q querier, names []string) ([]string, error) {
-	const query = `
-		SELECT
-			coalesce(array_agg(DISTINCT r.name), '{}') AS existing,
-			coalesce(array_agg(DISTINCT rp.permission) FILTER (WHERE rp.permission IS NOT NULL), '{}') AS grants,
-			` + declaredPermissions + ` AS declared
-		FROM roles r
-		LEFT JOIN role_permissions rp ON rp.role_id = r.id
-		WHERE r.name = ANY ($1)`
-	hasNUL := func(name string) bool { return strings.ContainsRune(name, 0) } // PostgreSQL takes no NUL
-	valid := slices.DeleteFunc(slices.Clone(names), hasNUL)
-	found, err := collectOne[struct{ Existing, Grants, Declared []string }](ctx, q, nil, "get roles", query, valid)
-	if err != nil {
-		return nil, err
-	}
-
-	var v invalid
-	for _, name := range names {
-		exists := slices.Contains(found.Existing, name)
-		v.check(exists, "roles", fieldUnknown, fmt.Sprintf("there is no role %.64q", name))
-	}
-	return effectivePermissions(found.Declared, found.Existing, found.Grants), v.err()
-}
-
 // The users of endOldCredentials: SQL for the ids of one user, and of every holder of one role.
 const (
 	oneUser     = `SELECT $1::uuid AS user_id`
@@ -262,31 +253,6 @@ func endOldCredentials(ctx context.Context, tx pgx.Tx, by actor, users string, i
 // asSet returns the names sorted, each once. It is never nil.
 func asSet(names []string) []string {
 	return append([]string{}, slices.Compact(slices.Sorted(slices.Values(names)))...)
-}
-
-// permissionView is a permission as GET /api/v1/permissions shows it.
-type permissionView struct {
-	Name     string `json:"name"`
-	Meaning  string `json:"meaning"`
-	Declared bool   `json:"declared"` // by the team, for a program behind the proxy
-}
-
-// builtInPermissions returns the built-in permissions with what each allows.
-func builtInPermissions() []permissionView {
-	return []permissionView{
-		{userManage,
-			"Create, change, disable and delete users who hold no more than you do; see all users and roles.", false},
-		{roleManage,
-			"Manage roles that hold no more than you do, and permissions. Seeing them needs user.manage.", false},
-		{adminSystemMessage, "Publish, change and retract system messages.", false},
-		{datasetRead, "See datasets and their files.", false},
-		{datasetDownload, "Read the content of files.", false},
-		{datasetAnalyze, "Start and cancel analyses.", false},
-		{datasetManage, "Register, change and remove datasets.", false},
-		{auditRead, "Read the audit log.", false},
-		{metricsRead, "Read the metrics.", false},
-		{inboxRead, "Read the inbox and mark its messages. Every user holds it; an API token has to name it.", false},
-	}
 }
 
 // maxDeclared is how many permissions may be declared: answers to a proxy may list them all.

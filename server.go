@@ -44,9 +44,9 @@ const paged = "limit cursor"
 //
 // The first line of a row has the path and who may call it. The second has the handler, its class
 // and the largest body of a change. The third, if any, has the query parameters that it takes.
-// Requirements (public …) and sizes (small …) are in auth_access.go, classes (quick …) in
-// http_limits.go. A handler without withBody takes no body, or decodes it itself, because the body
-// is optional or has defaults.
+// Requirements (public …) and sizes (small …) are in http.go, classes (quick …) in http_limits.go,
+// permissions (userManage …) in accounts.go. A handler without withBody takes no body, or decodes
+// it itself, because the body is optional or has defaults.
 func (s *server) routes() []route {
 	api := s.apiRoutes()
 	return slices.Concat(

@@ -10,21 +10,6 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// passwordToken lets a user set a password once. Only the response to its creation shows it.
-type passwordToken struct {
-	PasswordToken string    `json:"password_token"`
-	PasswordLink  string    `json:"password_link,omitempty"` // the page that takes the token, with CAIRN_BASE_URL
-	ExpiresAt     time.Time `json:"expires_at"`
-}
-
-// withLink returns the token with its link, if CAIRN_BASE_URL is set.
-func (t passwordToken) withLink(cfg config) passwordToken {
-	if cfg.baseURL != "" {
-		t.PasswordLink = cfg.baseURL + passwordPath(t.PasswordToken)
-	}
-	return t
-}
-
 // createUser answers POST /api/v1/users with a user without a password, and the token to set one.
 func (a *accounts) createUser(w http.ResponseWriter, r *http.Request) error {
 	in := struct {
@@ -93,6 +78,57 @@ func (a *accounts) updateUser(w http.ResponseWriter, r *http.Request, c userChan
 		}
 		return updateUser(ctx, tx, by, target, c)
 	})
+}
+
+// ownChangeRequest is the body of PATCH /api/v1/auth/me.
+type ownChangeRequest struct {
+	confirmation         // for a new e-mail address
+	DisplayName  *string `json:"display_name"`
+	Email        *string `json:"email"`
+}
+
+// updateMe answers PATCH /api/v1/auth/me: it changes the caller's display name or e-mail address. A
+// new address needs the password and the second factor, because users log in with it.
+func (a *accounts) updateMe(w http.ResponseWriter, r *http.Request, in ownChangeRequest) error {
+	c := userChange{
+		Email:       in.Email,
+		DisplayName: in.DisplayName,
+	}
+	if err := c.check(); err != nil {
+		return err
+	}
+
+	if c.Email != nil {
+		if _, err := a.confirmPassword(r, in.confirmation); err != nil {
+			return err
+		}
+	}
+
+	// A change that changes nothing is not counted.
+	current := principalOf(r).user
+	if isSame(current, c.apply(current)) {
+		return writeEntity(w, current, "", nil)
+	}
+
+	counted := newOwnChange(current.ID, c.Email != nil, callerOf(r).address)
+	if err := counted.count(r.Context(), a.core.db); err != nil {
+		return err
+	}
+
+	err := a.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) error {
+		before, err := getUser(ctx, tx, *by.id)
+		if err != nil {
+			return err
+		}
+		if err := updateUser(ctx, tx, by, before, c); err != nil {
+			return err
+		}
+
+		current, err = getUser(ctx, tx, *by.id)
+		return err
+	})
+	err = a.refundIfFault(r.Context(), counted, err)
+	return writeEntity(w, current, "", err)
 }
 
 // rolesRequest is the body of PUT /api/v1/users/{id}/roles.
@@ -183,6 +219,16 @@ func (a *accounts) createPasswordReset(w http.ResponseWriter, r *http.Request) e
 	return writeCreated(w, token.withLink(a.core.cfg), "", err)
 }
 
+// deleteTOTPOfUser answers DELETE /api/v1/users/{id}/totp.
+func (a *accounts) deleteTOTPOfUser(w http.ResponseWriter, r *http.Request) error {
+	return writeDone(w, a.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
+		if target.ID == *by.id {
+			return errUseOwnRoute
+		}
+		return deleteTOTP(ctx, tx, by, target)
+	}))
+}
+
 // pathUser returns the user whose id is in the path, or a 404.
 func (a *accounts) pathUser(r *http.Request) (user, error) {
 	return getUser(r.Context(), a.core.db, pathUUID(r, "id"))
@@ -242,56 +288,6 @@ func createUser(ctx context.Context, tx pgx.Tx, by actor, n newUser) (user, erro
 		return user{}, err
 	}
 	return u, audit(ctx, tx, by, "user.create", "user:"+u.Username, nil, u)
-}
-
-// insertUser inserts a user and grants the roles, unchecked and without an audit row. A name or
-// e-mail address that is taken is a 409. Requires lockAccess.
-func insertUser(ctx context.Context, tx pgx.Tx, n newUser) (user, error) {
-	const query = `
-		WITH u AS (
-			INSERT INTO users (
-				username,
-				email,
-				display_name,
-				status,
-				password_hash
-			)
-			VALUES (
-				$1,
-				nullif($2, ''),
-				$3,
-				$4,
-				$5
-			)
-			RETURNING id
-		), granted AS (
-			INSERT INTO user_roles (user_id, role_id)
-			SELECT u.id, r.id
-			FROM u
-			JOIN roles r ON r.name = ANY ($6)
-		)
-		SELECT id::text
-		FROM u`
-
-	args := []any{n.username, n.email, n.displayName, n.status, n.passwordHash, n.roles}
-	id, err := scalar[string](ctx, tx, "create user", query, args...)
-	if err != nil {
-		return user{}, takenError(err)
-	}
-	return getUser(ctx, tx, id)
-}
-
-// takenError returns the 409 of a name or address that is taken, else err.
-func takenError(err error) error {
-	switch {
-	case isUniqueViolation(err, "users_username_key"):
-		return conflict(codeUsernameTaken, "A user has, or had, that name.")
-	case isUniqueViolation(err, "users_email_key"):
-		return conflict(codeEmailTaken, "Another user has that e-mail address.")
-	case isUniqueViolation(err, "roles_name_key"):
-		return conflict(codeNameTaken, "Another role has that name.")
-	}
-	return err
 }
 
 // userChange holds the new fields of a user. Nil is no change; an empty e-mail address removes it.
@@ -410,11 +406,6 @@ func replaceUserRoles(ctx context.Context, tx pgx.Tx, by actor, target user, nam
 	return audit(ctx, tx, by, "user.roles", "user:"+target.Username, target.Roles, names)
 }
 
-// endAllSessions ends all sessions of a user. The target must be checked (see actOnUser).
-func endAllSessions(ctx context.Context, tx pgx.Tx, by actor, target user) error {
-	return endSessionsExcept(ctx, tx, by, target.ID, "")
-}
-
 // deleteUser deletes a user with sessions, API tokens and roles. The user's messages and audit rows
 // stay, and the name is never used again. Requires lockAccess and a checked target (see actOnUser).
 func deleteUser(ctx context.Context, tx pgx.Tx, by actor, target user) error {
@@ -437,13 +428,4 @@ func createPasswordReset(ctx context.Context, tx pgx.Tx, by actor, target user) 
 		return token, err
 	}
 	return token, audit(ctx, tx, by, "user.password_reset", "user:"+target.Username, nil, nil)
-}
-
-// getUser returns the user with that id, or a 404.
-func getUser(ctx context.Context, q querier, id string) (user, error) {
-	const query = `
-		SELECT ` + userColumns + `
-		FROM users u
-		WHERE u.id = $1`
-	return collectOne[user](ctx, q, notFound("user", id), "get user", query, id)
 }
