@@ -89,8 +89,8 @@ func (a *analyzer) storePlaces(ctx context.Context, t task, files []ElevationDat
 			set_crs = r.set_crs,
 			set_vertical_crs = r.set_vertical_crs,
 			own_warnings = r.own_warnings
-		FROM json_populate_recordset(NULL::elevation_dataset_file_meta, $2::json) r
-		WHERE f.dataset_id = $1 AND f.path = r.path`
+		FROM json_populate_recordset(NULL::elevation_dataset_file_meta, $1::json) r
+		WHERE f.id = r.id`
 
 	const note = `
 		WITH noted AS (
@@ -110,7 +110,7 @@ func (a *analyzer) storePlaces(ctx context.Context, t task, files []ElevationDat
 	var rows []object
 	var paths []string
 	for _, file := range files {
-		row := object{}
+		row := object{"id": file.ID}
 		names, values := file.stored()
 		for i, name := range names {
 			row[name] = values[i]
@@ -123,7 +123,7 @@ func (a *analyzer) storePlaces(ctx context.Context, t task, files []ElevationDat
 		if err := oneRow(ctx, tx, "note changes", note, t.AnalysisID, t.Token, paths); err != nil {
 			return err
 		}
-		_, err := execute(ctx, tx, "store places", store, t.DatasetID, rows)
+		_, err := execute(ctx, tx, "store places", store, rows)
 		return err
 	})
 }

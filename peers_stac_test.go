@@ -83,6 +83,26 @@ func TestPeerGDAL(t *testing.T) {
 	if !strings.Contains(all, "Feature Count: 100\n") || !strings.Contains(all, "Geometry: Multi Polygon") || !strings.Contains(all, "title: String") {
 		t.Error(all)
 	}
+
+	// The survey and the license of the dataset are fields of its files.
+	ts.exec(`UPDATE datasets SET about = about || '{"license": "CC-BY-4.0", "surveyed_from": "2024-03-01", "surveyed_until": "2024-04-30"}'`)
+	table := filepath.Join(t.TempDir(), "files.csv")
+	if err := os.WriteFile(table, ts.client().as(token).must(200, "GET", dataset+"/files.csv", nil).body, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for source, fields := range map[string][]string{
+		"OAPIF:" + ts.url + stacPath:                         {"license (String) = CC-BY-4.0", "start_datetime (DateTime) = 2024/03/01 00:00:00", "end_datetime (DateTime) = 2024/04/30 23:59:59"},
+		ts.url + dataset + "/footprints.geojson?path=t00000": {"license (String) = CC-BY-4.0", "surveyed_from (Date) = 2024/03/01", "surveyed_until (Date) = 2024/04/30"},
+		table: {"license (String) = CC-BY-4.0", "surveyed_from (String) = 2024-03-01", "surveyed_until (String) = 2024-04-30"},
+	} {
+		said := peer(t, token, "ogrinfo", "-ro", "-q", "-al", source)
+		for _, field := range fields {
+			if !strings.Contains(said, field) {
+				t.Errorf("%s: no %q in %.3000s", source, field, said)
+			}
+		}
+	}
+
 	var box []float64 // of the first file
 	c := ts.client().as(token)
 	first := c.must(200, "GET", stacPath+"/collections/"+id+"/items?limit=1", nil).json["features"].([]any)[0].(map[string]any)
@@ -327,7 +347,8 @@ func TestSTACSchemas(t *testing.T) {
 		t.Fatal("CAIRN_STAC_SCHEMAS names no directory")
 	}
 	ts, dataset, token, _ := gdalTree(t, 3)
-	ts.exec(`UPDATE elevation_dataset_file_meta SET sha256 = repeat('0a', 32)`)
+	ts.exec(`UPDATE elevation_dataset_file_meta SET sha256 = repeat('0a', 32), vertical_crs = 'EPSG:7837'`)
+	ts.exec(`UPDATE datasets SET about = about || '{"license": "CC-BY-4.0", "surveyed_from": "2024-03-01", "surveyed_until": "2024-04-30"}'`)
 	c := ts.client().as(token)
 	collection := stacPath + "/collections" + strings.TrimPrefix(dataset, "/api/v1/datasets")
 	empty := fmt.Sprintf("%s/collections/%d", stacPath, ts.addFiles("empty", nil))
