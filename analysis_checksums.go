@@ -11,15 +11,15 @@ import (
 	"strings"
 )
 
-// Limits of a list of checksums. The lines of one list are in memory.
+// Limits of a list of checksums.
 const (
-	maxListBytes = 64 << 20
-	maxListLines = 300_000
+	maxListBytes = 128 << 20
+	maxListLines = 1_000_000
 )
 
 // isChecksumList is SQL for whether path has the name of a list of checksums: x.tif.md5, x.sha256,
-// MD5SUMS, sha256sum.txt.
-const isChecksumList = `path ~* '(^|[./])(md5|sha256)(sums?)?([.]txt)?$'`
+// MD5SUMS, sha256sum.txt, tiles_md5.txt.
+const isChecksumList = `path ~* '(^|[./_-])(md5|sha256)(sums?)?([.]txt)?$'`
 
 // listedChecksum is a line of a list of checksums.
 type listedChecksum struct {
@@ -36,9 +36,9 @@ var checksumLine = regexp.MustCompile(`^(\\?)(?:` +
 	`([0-9A-Fa-f]{32,})(?:[ \t][ \t*]?(.*))?|` +
 	`(?:MD5|SHA256|SHA2-256) ?\((.+)\) ?= ?([0-9A-Fa-f]+))$`)
 
-// readChecksums reads a list, which has this path. It skips empty lines and comments. fault says
-// which line is wrong, or which lines were not read; "": none.
-func readChecksums(list string, content io.Reader) (all []listedChecksum, fault string, err error) {
+// readChecksums calls emit for each line of a list, which has this path. It skips empty lines and
+// comments. fault says which line is wrong, or which lines were not read; "": none.
+func readChecksums(list string, content io.Reader, emit func(listedChecksum) error) (fault string, err error) {
 	wrong := int64(0)
 	n := 0
 	lines := bufio.NewScanner(content) // a line has at most 64 KiB
@@ -61,7 +61,9 @@ func readChecksums(list string, content io.Reader) (all []listedChecksum, fault 
 		}
 
 		c.line = n
-		all = append(all, c)
+		if err := emit(c); err != nil {
+			return "", err
+		}
 	}
 
 	if wrong > 1 {
@@ -69,9 +71,9 @@ func readChecksums(list string, content io.Reader) (all []listedChecksum, fault 
 	}
 	isCut := lines.Err() == bufio.ErrTooLong || n == maxListLines && lines.Scan()
 	if isCut {
-		return all, fmt.Sprintf("the list is too long: it was read to line %d", n), nil
+		return fmt.Sprintf("the list is too long: it was read to line %d", n), nil
 	}
-	return all, fault, lines.Err()
+	return fault, lines.Err()
 }
 
 // parseChecksum reads a line of a list. A name in it starts at the directory of the list, and must

@@ -19,84 +19,78 @@ type contentFile struct {
 	Size     int64
 	Modified int64
 	Changed  int64
-	MD5      bool // to be computed
-	SHA256   bool
 }
 
 // contentFound is what is stored of a content in the row of its file.
 type contentFound struct {
 	md5    *string // nil: as before
 	sha256 *string
-	fault  string // why it could not be read; of a list: which line is wrong
-	isList bool
-	lines  []listedChecksum // of the list
+	fault  string           // why it could not be read; of a list: which line is wrong
+	isList bool             // all lines of a list are stored
+	lines  []listedChecksum // of a list
 	bytes  int64            // that were read, and are not yet counted
 }
 
-// contentColumns is SQL for the columns of a contentFile f, but for the digests.
+// contentColumns is SQL for the columns of a contentFile.
 const contentColumns = `
-	f.id,
-	f.path,
-	f.size_bytes AS size,
-	f.modified_ns AS modified,
-	f.changed_ns AS changed`
+	id,
+	path,
+	size_bytes AS size,
+	modified_ns AS modified,
+	changed_ns AS changed`
 
-// undigested is SQL for the files f of dataset $1 that have a listed checksum, and no digest to
-// compare it with.
+// undigested is SQL for the files of dataset $1 that are listed, and whose digests are not known.
 const undigested = `
 	FROM elevation_dataset_file_meta f
-	WHERE dataset_id = $1 AND status <> 'unreadable' AND EXISTS (
-		SELECT
-		FROM listed_checksums c
-		WHERE c.dataset_id = $1
-			AND c.path = f.path
-			AND CASE c.algorithm WHEN 'MD5' THEN f.md5 ELSE f.sha256 END IS NULL
-	)`
+	WHERE dataset_id = $1
+		AND md5 IS NULL
+		AND status <> 'unreadable'
+		AND EXISTS (
+			SELECT FROM listed_checksums WHERE dataset_id = $1 AND path = f.path
+		)`
 
 // readContents is the step stepContents. It reads the lists of checksums that are new or changed,
 // then the listed files whose digests are not known. What it finds of a file is stored at once. So
 // another owner goes on where this one has died, and an unchanged file is never read again.
 func (a *analyzer) readContents(ctx context.Context, t task) error {
 	const lists = `
-		SELECT` + contentColumns + `,
-			false AS md5,
-			false AS sha256
-		FROM elevation_dataset_file_meta f
+		SELECT` + contentColumns + `
+		FROM elevation_dataset_file_meta
 		WHERE dataset_id = $1 AND path > $2 AND NOT is_list AND status <> 'unreadable' AND ` + isChecksumList + `
 		ORDER BY path
 		LIMIT $3`
 
+	// The lines of other lists are not complete, or the list has gone or changed.
 	const forget = `
 		DELETE FROM listed_checksums c
-		WHERE dataset_id = $1 AND NOT EXISTS (
-			SELECT FROM elevation_dataset_file_meta WHERE dataset_id = $1 AND path = c.list AND is_list
-		)`
+		WHERE dataset_id = $1
+			AND NOT EXISTS (
+				SELECT FROM elevation_dataset_file_meta WHERE dataset_id = $1 AND path = c.list AND is_list
+			)
+			AND EXISTS (
+				SELECT FROM analyses WHERE id = $2 AND owner_token = $3 AND finished_at IS NULL
+			)`
 
 	const expect = `
 		UPDATE analyses
 		SET
 			contents_at = coalesce(contents_at, now()),
 			bytes_expected = bytes_read + (
-				SELECT least(coalesce(sum(f.size_bytes), 0), 4e18)::bigint` + undigested + `
+				SELECT least(coalesce(sum(size_bytes), 0), 4e18)::bigint` + undigested + `
 			)
 		WHERE id = $2 AND owner_token = $3 AND finished_at IS NULL`
 
 	const listed = `
-		SELECT` + contentColumns + `,
-			md5 IS NULL AND EXISTS (
-				SELECT FROM listed_checksums WHERE dataset_id = $1 AND path = f.path AND algorithm = 'MD5'
-			) AS md5,
-			sha256 IS NULL AND EXISTS (
-				SELECT FROM listed_checksums WHERE dataset_id = $1 AND path = f.path AND algorithm = 'SHA256'
-			) AS sha256` + undigested + ` AND path > $2
+		SELECT` + contentColumns + undigested + `
+			AND path > $2
 		ORDER BY path
 		LIMIT $3`
 
-	if err := a.eachContent(ctx, t, lists, a.readList); err != nil {
+	if _, err := execute(ctx, a.db, "forget lists", forget, t.DatasetID, t.AnalysisID, t.Token); err != nil {
 		return err
 	}
 
-	if _, err := execute(ctx, a.db, "forget lists", forget, t.DatasetID); err != nil {
+	if err := a.eachContent(ctx, t, lists, a.readList); err != nil {
 		return err
 	}
 
@@ -219,7 +213,7 @@ func (b blockReader) Read(p []byte) (int, error) {
 }
 
 // readList reads a list of checksums.
-func (a *analyzer) readList(_ context.Context, _ task, r *detachedReader, f contentFile) (
+func (a *analyzer) readList(ctx context.Context, t task, r *detachedReader, f contentFile) (
 	found contentFound, err error) {
 	found.isList = true
 	if f.Size > maxListBytes {
@@ -232,25 +226,29 @@ func (a *analyzer) readList(_ context.Context, _ task, r *detachedReader, f cont
 		return found, err
 	}
 
+	emit := func(c listedChecksum) error {
+		found.lines = append(found.lines, c)
+		if len(found.lines) < a.batchSize {
+			return nil
+		}
+
+		some := contentFound{lines: found.lines}
+		found.lines = nil
+		return r.send(func() error { return a.storeContent(ctx, t, f, some) })
+	}
+
 	err = r.readContent(f, func(content io.Reader) (err error) {
-		found.lines, found.fault, err = readChecksums(list, content)
+		found.fault, err = readChecksums(list, content, emit)
 		return err
 	})
 	return found, err
 }
 
-// digestFile computes the digests of a file that are wanted.
+// digestFile computes both digests of a file, so that another list needs no other reading.
 func (a *analyzer) digestFile(ctx context.Context, t task, r *detachedReader, f contentFile) (
 	found contentFound, err error) {
 	byMD5 := md5.New()
 	bySHA256 := sha256.New()
-	var wanted []io.Writer
-	if f.MD5 {
-		wanted = append(wanted, byMD5)
-	}
-	if f.SHA256 {
-		wanted = append(wanted, bySHA256)
-	}
 
 	// Of a large file, the bytes are counted after each part.
 	const part = 256 << 20
@@ -258,7 +256,8 @@ func (a *analyzer) digestFile(ctx context.Context, t task, r *detachedReader, f 
 	err = r.readContent(f, func(content io.Reader) error {
 		for {
 			n, err := content.Read(block)
-			io.MultiWriter(wanted...).Write(block[:n]) // a hash returns no error
+			byMD5.Write(block[:n]) // a hash returns no error
+			bySHA256.Write(block[:n])
 			found.bytes += int64(n)
 			if err == io.EOF {
 				return nil
@@ -275,12 +274,8 @@ func (a *analyzer) digestFile(ctx context.Context, t task, r *detachedReader, f 
 		}
 	})
 
-	if f.MD5 {
-		found.md5 = new(hex.EncodeToString(byMD5.Sum(nil)))
-	}
-	if f.SHA256 {
-		found.sha256 = new(hex.EncodeToString(bySHA256.Sum(nil)))
-	}
+	found.md5 = new(hex.EncodeToString(byMD5.Sum(nil)))
+	found.sha256 = new(hex.EncodeToString(bySHA256.Sum(nil)))
 	return found, err
 }
 
@@ -301,26 +296,22 @@ func (a *analyzer) storeContent(ctx context.Context, t task, f contentFile, foun
 			is_list = is_list OR $5
 		WHERE id = $1`
 
-	const forget = `DELETE FROM listed_checksums WHERE dataset_id = $1 AND list = $2`
-
 	return changeAnalysis(ctx, a.db, t.AnalysisID, func(tx pgx.Tx) error {
 		if err := oneRow(ctx, tx, "count bytes", count, t.AnalysisID, t.Token, found.bytes); err != nil {
 			return err
 		}
 
 		_, err := execute(ctx, tx, "store content", store, f.ID, found.md5, found.sha256, found.fault, found.isList)
-		if err != nil || !found.isList {
+		if err != nil || len(found.lines) == 0 {
 			return err
 		}
 
-		if _, err := execute(ctx, tx, "forget lines", forget, t.DatasetID, f.Path); err != nil {
-			return err
-		}
-
-		var rows [][]any
-		for _, c := range found.lines {
-			rows = append(rows, []any{t.DatasetID, f.Path, c.line, c.path, c.algorithm, c.digest})
-		}
-		return copyRows(ctx, tx, "listed_checksums", rows, "list", "line", "path", "algorithm", "digest")
+		columns := []string{"dataset_id", "list", "line", "path", "algorithm", "digest"}
+		rows := pgx.CopyFromSlice(len(found.lines), func(i int) ([]any, error) {
+			c := found.lines[i]
+			return []any{t.DatasetID, f.Path, c.line, c.path, c.algorithm, c.digest}, nil
+		})
+		_, err = tx.CopyFrom(ctx, pgx.Identifier{"listed_checksums"}, columns, rows)
+		return err
 	})
 }

@@ -1,6 +1,9 @@
 package main
 
-import "context"
+import (
+	"context"
+	"fmt"
+)
 
 // checksumCounts says how many files were compared with lists of checksums.
 type checksumCounts struct {
@@ -17,10 +20,10 @@ const listedFiles = `
 		SELECT
 			c.path,
 			c.algorithm,
-			min(c.digest) AS digest,
-			max(c.digest) AS other,
-			min(format('%s (%s, line %s)', c.digest, c.list, c.line)) AS statement,
-			max(format('%s (%s, line %s)', c.digest, c.list, c.line)) AS other_statement
+			min(c.digest COLLATE "C") AS digest,
+			max(c.digest COLLATE "C") AS other,
+			min(format('%s (%s, line %s)', c.digest, c.list, c.line) COLLATE "C") AS statement,
+			max(format('%s (%s, line %s)', c.digest, c.list, c.line) COLLATE "C") AS other_statement
 		FROM listed_checksums c
 		JOIN elevation_dataset_file_meta l ON l.dataset_id = $1 AND l.path = c.list AND l.is_list
 		WHERE c.dataset_id = $1
@@ -63,7 +66,9 @@ const checksumFindings = listedFiles + `, details AS (
 func (r *results) addChecksums(ctx context.Context, q querier, datasetID int64) error {
 	const wasAsked = `
 		SELECT EXISTS (
-			SELECT FROM analyses WHERE dataset_id = $1 AND checksums AND (state = 'succeeded' OR id = $2)
+			SELECT
+			FROM analyses
+			WHERE dataset_id = $1 AND bytes_expected IS NOT NULL AND (state = 'succeeded' OR id = $2)
 		)`
 
 	const counts = listedFiles + `
@@ -100,6 +105,11 @@ func (r *results) addChecksums(ctx context.Context, q querier, datasetID int64) 
 		return err
 	}
 
+	// The planner does not know how many lines are new. A nested loop over a million would not end.
+	if _, err := q.Exec(ctx, `SET LOCAL enable_nestloop = off`); err != nil {
+		return fmt.Errorf("set planner: %w", err)
+	}
+
 	counted, err := collectOne[checksumCounts](ctx, q, nil, "count checksums", counts, datasetID)
 	if err != nil {
 		return err
@@ -109,18 +119,12 @@ func (r *results) addChecksums(ctx context.Context, q querier, datasetID int64) 
 	return r.addFiles(ctx, q, findingChecksum, first, count, datasetID)
 }
 
-// multihash returns a digest of the file in the form of STAC's file:checksum: the code and the
-// length of the digest come before it (multiformats.io). It is "" if no digest is known.
+// multihash returns the SHA-256 digest of the file in the form of STAC's file:checksum: the code
+// and the length of the digest come before it (multiformats.io). Without a digest it is "".
 func (m *ElevationDatasetFileMeta) multihash() string {
-	const (
-		codeSHA256 = "1220"
-		codeMD5    = "d50110"
-	)
-	if m.SHA256 != nil {
-		return codeSHA256 + *m.SHA256
+	if m.SHA256 == nil {
+		return ""
 	}
-	if m.MD5 != nil {
-		return codeMD5 + *m.MD5
-	}
-	return ""
+	const code = "1220"
+	return code + *m.SHA256
 }
