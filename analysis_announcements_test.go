@@ -228,6 +228,7 @@ func TestHiddenAnnouncements(t *testing.T) {
 	}
 	outsider.refused(404, "not_found", "GET", path+"/unread-by", nil)
 	outsider.must(404, "GET", "/messages/1", nil)
+	outsider.must(404, "POST", "/messages/1/preview", "title=x&body=y&severity=info&roles=", formHeader)
 
 	a := root.must(200, "GET", path, nil)
 	check(t, "recipients", a.number("recipients"), 2)
