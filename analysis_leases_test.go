@@ -314,6 +314,23 @@ func TestRefusedBatch(t *testing.T) {
 	}
 }
 
+// TestUnreadableRows: if the program cannot read what the database has stored, the analysis fails
+// after some attempts. It is not tried for ever.
+func TestUnreadableRows(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("root", "all")
+	makeTiles(t, filepath.Join(ts.datasets, "tiles"), 1, 3)
+	dataset := c.addDataset("tiles")
+	c.analyze(dataset, nil)
+
+	// A column of another type: the driver refuses its values, and not the database.
+	ts.exec(`ALTER TABLE elevation_dataset_file_meta ALTER COLUMN changed_ns TYPE text`)
+	a := c.analyze(dataset, nil)
+	check(t, "state", a.text("state"), stateFailed)
+	check(t, "failure", a.text("failure_code"), failureInternal)
+}
+
 // TestProgress: while it runs, an analysis says how far it is and, from the second on, of how much.
 func TestProgress(t *testing.T) {
 	t.Parallel()

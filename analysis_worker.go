@@ -605,7 +605,10 @@ func (a *analyzer) settle(ctx context.Context, t task, err error) error {
 		return nil
 	}
 	if err != nil {
-		a.release(ctx, t.Token, isRefused(err))
+		// An outage, or the end of the service, is no failure of the analysis.
+		isOutage := isUnavailable(err) || errors.Is(err, context.Canceled)
+		hasFailed := ctx.Err() == nil && (isRefused(err) || !isOutage)
+		a.release(ctx, t.Token, hasFailed)
 	}
 
 	return err
@@ -632,9 +635,8 @@ func (a *analyzer) leaveToOthers(ctx context.Context, t task, reason string) err
 	return err
 }
 
-// isRefused reports whether the database refused a statement, which counts as a failure of the
-// analysis, also if it was for the time limit (57014), for memory (53200) or for the size of
-// temporary files (53400). An outage does not count.
+// isRefused reports whether the database refused a statement, also if it was for the time limit
+// (57014), for memory (53200) or for the size of temporary files (53400). An outage is no refusal.
 func isRefused(err error) bool {
 	said, refused := errors.AsType[*pgconn.PgError](err)
 	return refused && (!isUnavailable(err) || slices.Contains([]string{"57014", "53200", "53400"}, said.Code))
