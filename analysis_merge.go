@@ -13,7 +13,7 @@ import (
 
 // readerVersion is stored with each row. Raise it when the same file may get another row: then all
 // files are read again.
-const readerVersion = 6
+const readerVersion = 7
 
 // batch is a part of the outcome of comparing the directory with the rows. It is stored at once.
 type batch struct {

@@ -34,6 +34,7 @@ func TestAssume(t *testing.T) {
 	}
 	tags := []testTag{doubles(tagModelPixelScale, 25, 25, 0), doubles(tagModelTiepoint, 0, 0, 0, 700000, 6600000, 0)}
 	tiff := string(testTIFF{order: binary.LittleEndian, tags: with(testSize(), tags)}.build())
+	points := string(testTIFF{order: binary.LittleEndian, tags: with(testSize(), tags, geoKeyTag([4]float64{keyRasterType, 0, 1, rasterPixelIsPoint}))}.build())
 	plain := string(testTIFF{order: binary.LittleEndian, tags: testSize()}.build())
 
 	for _, c := range []struct {
@@ -53,6 +54,7 @@ func TestAssume(t *testing.T) {
 		{"beyond the projection", "a.asc", files{"a.asc": grid(1e9, 1e9, 25)}, "2154 3857", fileStatusNoBBox},
 		{"cut off", "a.asc", files{"a.asc": "ncols 4\nnrows 3\nxllcorner 700000\nyllcorner 6600000\ncellsize 25\n1 2\n"}, "2154", fileStatusCorrupt},
 		{"a GeoTIFF", "a.tif", files{"a.tif": tiff}, "2154", fileStatusOK},
+		{"a GeoTIFF of points", "a.tif", files{"a.tif": points}, "2154", fileStatusOK},
 		{"a TIFF with a world file", "a.tif", files{"a.tif": plain, "a.tfw": "25\n0\n0\n-25\n700000\n6600000\n"}, "2154", fileStatusOK},
 		{"a TIFF without a place", "a.tif", files{"a.tif": plain}, "2154", fileStatusNoGeoref},
 		{"a raw raster", "a.bil", files{"a.bil": "123456789012", "a.hdr": "ncols 4\nnrows 3\nulxmap 700000\nulymap 6600000\nxdim 25\nydim 25\n"}, "2154", fileStatusOK},

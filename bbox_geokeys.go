@@ -293,7 +293,11 @@ func citedUnit(citation []byte) float64 {
 // parameters returns the CRS that the keys describe.
 func (k *geoKeys) parameters() crsParameters {
 	p := newCRSParameters()
-	p.present = k.entries != nil
+
+	// GDAL writes this key alone for a raster of points without a CRS.
+	isRasterTypeOnly := len(k.entries) == 4 && k.entries[0] == keyRasterType
+	p.present = k.entries != nil && !isRasterTypeOnly
+
 	p.kind = k.code(keyModelType)
 	p.code = k.code(keyProjectedCRS)
 	p.geographic = k.code(keyGeodeticCRS)
