@@ -17,8 +17,8 @@ type accounts struct {
 	core        *core
 	hasher      *passwordHasher
 	breached    *breachedPasswords // nil: no list
-	guesses     *limiter           // one undecided attempt at an account from a network
-	accessQueue *limiter           // one change of users and roles
+	guesses     *limiter           // one attempt at a time for each login name and network
+	accessQueue *limiter           // one change of users and roles at a time
 
 	users    userCache
 	failures tallies
@@ -272,9 +272,8 @@ func normalizeLogin(login string) string {
 	return ""
 }
 
-// isLine reports whether text is one line of low to high code points. All must be safe (see
-// isUnsafe), and none may be one of the last two of a plane, such as U+FFFE, which stand for no
-// character.
+// isLine reports whether text is one line of low to high code points. It refuses unsafe ones (see
+// isUnsafe) and the last two of each plane, such as U+FFFE, which are no characters.
 func isLine(text string, low, high int) bool {
 	n := utf8.RuneCountInString(text)
 	if n < low || n > high {

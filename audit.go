@@ -87,9 +87,9 @@ func isSame(before, after any) bool {
 	return bytes.Equal(a, b)
 }
 
-// auditKeys adds a row if the keys have changed. It compares them with those of the last such row
-// or, if there is none, of the instance that was seen last. In a new database it adds no row. So
-// each change leaves one row, however many instances load it.
+// auditKeys adds a row if the keys have changed since the last such row. If there is none, it
+// compares them with the keys of the instance that was seen last. In a new database it adds no row.
+// So each change of the key file leaves one row, however many instances load it.
 func auditKeys(ctx context.Context, db *pgxpool.Pool, ring *keyring) error {
 	const query = insertAudit + `
 		SELECT
@@ -100,7 +100,7 @@ func auditKeys(ctx context.Context, db *pgxpool.Pool, ring *keyring) error {
 			'',
 			'audit.keys_changed',
 			'keys',
-			fingerprints,
+			former.fingerprints,
 			$2::jsonb
 		FROM (
 			SELECT coalesce(
@@ -120,7 +120,7 @@ func auditKeys(ctx context.Context, db *pgxpool.Pool, ring *keyring) error {
 				)
 			) AS fingerprints
 		) AS former
-		WHERE fingerprints <> $2 -- false in a new database, where there are none`
+		WHERE former.fingerprints <> $2 -- in a new database it is null, so there is no row`
 
 	return inTransaction(ctx, db, func(tx pgx.Tx) error {
 		if err := advisoryLock(ctx, tx, lockKeys); err != nil {
@@ -131,11 +131,13 @@ func auditKeys(ctx context.Context, db *pgxpool.Pool, ring *keyring) error {
 	})
 }
 
-// pruneAudit deletes the rows before a time, with their seals. The newest of these seals stays as a
-// checkpoint, where the check of the log begins. pruneAudit returns how many rows it deleted. It
-// checks the seals first (see audit_seals.go), because nobody can do so after the prune. A break is
-// a seal or a row that was changed or is missing. If no row of the log tells of a break that it
-// finds, pruneAudit adds and commits such a row, deletes nothing, and returns the findings.
+// pruneAudit deletes the rows before a time, with their seals, and returns how many rows it
+// deleted. The newest of these seals stays as a checkpoint, where later checks of the log begin.
+//
+// It checks the seals first (see audit_seals.go), because nobody can do so after they are deleted.
+// A break is a seal or a row that was changed or is missing. Breaks that the log tells of already
+// do not stop pruneAudit. For new ones it adds and commits a row to the log, deletes nothing, and
+// returns the findings.
 func pruneAudit(
 	ctx context.Context,
 	db *pgxpool.Pool,
@@ -189,14 +191,14 @@ func pruneAudit(
 			return err
 		}
 
-		// Check the chain of the old seals. readChain stops after as many; c.newest is the last.
+		// Read the old seals from the first one on, and check each. c.newest is the last of them.
 		c, err := readChain(ctx, tx, ring, seal{seq: allSeals}, old)
 		if err != nil {
 			return err
 		}
 		found, err = recordBreaks(ctx, tx, ring, c.findings)
 		if err != nil || len(found) > 0 {
-			return err // without an error, the rows about the breaks are committed
+			return err // nil commits the row about the breaks
 		}
 
 		signer := ring.signer()

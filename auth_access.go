@@ -162,9 +162,11 @@ var errCrossOrigin = forbidden(codeCrossOrigin, "This request came from a page o
 
 // checkProxiedOrigin checks the request about which a proxy asks verifyPath. It returns
 // errCrossOrigin if that request may change something and a page of another origin sent it: the
-// browser may have added the session cookie by itself. If no method is named, it may be a change.
-// So may a WebSocket, whose handshake is a GET. Of the two headers of a handshake, proxies pass on
-// one at least.
+// browser may have added the session cookie by itself.
+//
+// A request whose method the proxy does not name counts as a change. So does the handshake of a
+// WebSocket, although it is a GET. Proxies pass on at least one of its two headers, Upgrade and
+// Sec-WebSocket-Version.
 func (a *accounts) checkProxiedOrigin(r *http.Request) error {
 	methods := slices.Concat(r.Header["X-Original-Method"], r.Header["X-Forwarded-Method"])
 	isWebSocket := r.Header["Upgrade"] != nil || r.Header["Sec-Websocket-Version"] != nil
@@ -182,8 +184,8 @@ func (a *accounts) checkProxiedOrigin(r *http.Request) error {
 	return nil
 }
 
-// auditRefusal returns err. It audits the refusal of a signed-in caller, and counts attempts that
-// were throttled: logins, registrations and others alike.
+// auditRefusal returns err, which may be nil. If it is the refusal of a signed-in caller, it is
+// audited. An attempt that was throttled is counted: a login, a registration or another.
 func (a *accounts) auditRefusal(rt route, r *http.Request, err error) error {
 	p, ok := errors.AsType[*problem](err)
 	if !ok {
@@ -216,7 +218,7 @@ func (a *accounts) auditRefusal(rt route, r *http.Request, err error) error {
 		return err
 	}
 
-	// The first maxRefusals get a row each, and flush adds one row for the rest.
+	// The first maxRefusals of a minute get a row each. The rest are counted, and get one row.
 	refused := tally{
 		action:     "request.refused",
 		target:     "user:" + by.name,

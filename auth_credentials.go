@@ -80,7 +80,8 @@ func (a *accounts) rehash(r *http.Request, found passwordRecord, password string
 	}
 }
 
-// confirmation is what a request shows beside a session, where a stolen session must not suffice.
+// confirmation is the password and the code that a request must send if a stolen session must not
+// be enough for it.
 type confirmation struct {
 	CurrentPassword string `json:"current_password"`
 	OTP             string `json:"otp"` // for a caller with a second factor
@@ -162,8 +163,9 @@ type passwordResetRequest struct {
 }
 
 // resetPassword answers POST /api/v1/auth/password-reset: the holder of a password token sets the
-// password, once. It ends all sessions and API tokens of the user, and the account's throttling.
-// The account forgets the networks that it knows, except this one: one may be an intruder's.
+// password, once. All sessions and API tokens of the user end, and the counts of wrong guesses
+// restart. The account forgets the networks that it knows, because one may be an intruder's. It
+// keeps the network of this request.
 func (a *accounts) resetPassword(w http.ResponseWriter, r *http.Request, in passwordResetRequest) error {
 	const forget = `DELETE FROM known_networks WHERE user_id = $1 AND network <> $2`
 	ctx := r.Context()
@@ -275,9 +277,11 @@ func createPasswordToken(ctx context.Context, tx pgx.Tx, userID string, ttl time
 }
 
 // setPassword stores a new password hash, audits it as action and voids the user's password token.
-// With a version other than 0 it returns a problem 409 if users.credential_version has risen since.
-// Call it before the sessions are ended: it locks the user's row. A login under way waits for the
-// lock, and then finds that its credentials are old. Requires lockAccess.
+// version is the credential_version that the caller has seen, or 0 for any. If the user has another
+// one now, the error is a 409. Requires lockAccess.
+//
+// It must be called before the sessions are ended, because it locks the user's row. A login under
+// way waits for this lock, and then finds that its credentials are old.
 func setPassword(
 	ctx context.Context,
 	tx pgx.Tx,

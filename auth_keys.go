@@ -135,7 +135,7 @@ func checkSecretFile(path string, info os.FileInfo, credentialsDir string) error
 }
 
 // readRegular reads a regular file of at most limit bytes. It does not wait for a named pipe. flags
-// are further ones of open(2).
+// are more flags for open(2).
 func readRegular(path string, flags, limit int) ([]byte, os.FileInfo, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|flags, 0)
 	if err != nil {

@@ -54,8 +54,9 @@ const maxPassword = 256
 // about 20 ms, so the last request waits little more than a second.
 const queuePerCore = 64
 
-// passwordHasher makes and compares password hashes. It runs at most one on each core at a time:
-// more would lose throughput and need 19 MiB each.
+// passwordHasher makes and compares password hashes. It computes at most one on each core at a
+// time: more would be slower together and need 19 MiB each. The caller of a method "InSlot" must
+// hold a slot of the queue; the method hash takes one itself.
 type passwordHasher struct {
 	argon argonParameters
 	queue *limiter      // one queue for all requests that hash a password or are about to
@@ -75,7 +76,7 @@ func newPasswordHasher(argon argonParameters) *passwordHasher {
 	}
 }
 
-// argon2id waits for a core and returns the argon2id hash of a password. Its caller must hold a
+// argon2id waits for a core and returns the argon2id hash of a password. The caller must hold a
 // slot of the queue. There are two slots more than cores, so at most two requests wait for a core.
 func (h *passwordHasher) argon2id(argon argonParameters, password string, salt []byte) []byte {
 	h.cores <- struct{}{}
@@ -95,7 +96,7 @@ func (h *passwordHasher) hash(ctx context.Context, password string) (string, err
 	return h.hashInSlot(password), nil
 }
 
-// hashInSlot returns the stored form of a password, a PHC string. It needs a slot of the queue.
+// hashInSlot returns the stored form of a password, a PHC string.
 func (h *passwordHasher) hashInSlot(password string) string {
 	salt := make([]byte, argonSaltLen)
 	rand.Read(salt) // never fails (crypto/rand)
@@ -138,9 +139,8 @@ func (h *passwordHasher) isWeak(stored string) bool {
 	return err == nil && isWeaker
 }
 
-// verify reports whether the stored hash was made from the password. If stored is nil, because the
-// user is unknown or has no password, it hashes all the same: the time must not reveal that. It
-// needs a slot of the queue.
+// verifyInSlot reports whether the stored hash was made from the password. stored is nil if the
+// user is unknown or has no password. It hashes even then, because the time must not reveal this.
 func (h *passwordHasher) verifyInSlot(stored *string, password string) (bool, error) {
 	argon := h.argon
 	salt := make([]byte, argonSaltLen)

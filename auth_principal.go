@@ -21,7 +21,7 @@ type caller struct {
 	principal  *principal // nil until authorize or, on a page that is open to all, recognize sets it
 	slots      *slots     // what the request holds of the limits
 
-	releaseBody func() // gives back the room of the body
+	releaseBody func() // gives back the memory of the body
 	// authorize is accounts.authorize for the route of this request. It is called again while the
 	// request runs, and fails once the session or the API token has ended. The end of an access
 	// token counts only when the request begins.
@@ -270,7 +270,7 @@ type cachedUser struct {
 	accessVersions
 	user                 user
 	secondFactorRequired bool     // one of the user's roles requires a second factor
-	userPermissions      []string // what the user may do
+	userPermissions      []string // what the user may do; a principal may do this or less
 }
 
 // isSuspended reports whether the user lacks a second factor that one of the roles requires. Then
@@ -345,9 +345,11 @@ func (c *userCache) get(ctx context.Context, q querier, id string, versions acce
 }
 
 // getPrincipal returns the principal of a credential. If the session or API token has ended or
-// expired, or its user is not active, the error is errInvalidToken. Every signed-in request runs
-// its statement at least once. Its row also holds the versions under which a cached user is valid.
-// So a logout, a disabled user, a removed role and a revoked token act at once on every instance.
+// expired, or its user is not active, the error is errInvalidToken.
+//
+// Every signed-in request runs one of the two statements at least once. The row that it gets has
+// the versions under which a cached user is valid. So a logout, a disabled user, a removed role and
+// a revoked token act at once on every instance.
 func getPrincipal(ctx context.Context, q querier, cache *userCache, c credential) (*principal, error) {
 	const bySession = `
 		SELECT ` + versionColumns + `,

@@ -45,8 +45,9 @@ func (a *accounts) endOwnSessions(w http.ResponseWriter, r *http.Request) error 
 	return writeDone(w, err)
 }
 
-// endOneOrAll calls end with the id in the named part of the path or, for all, with nil if the path
-// has no such part. If end finds nothing of that id, the error is a 404 for a thing of that kind.
+// endOneOrAll ends one credential or all of a user. It calls end with the id in the path, or with
+// nil if the path has none; part is the name of the path value. If end ends none with that id, the
+// error is a 404 for this kind of credential.
 func endOneOrAll(r *http.Request, kind, part string, end func(id *string) (int64, error)) error {
 	if r.PathValue(part) == "" {
 		_, err := end(nil)
@@ -177,15 +178,15 @@ type rotatedSession struct {
 // An example with a grace period of 10 seconds. The refresh at second 12 comes after the end of the
 // first burst, so the second burst begins with the refresh at second 9:
 //
-//	second  refresh  burst began  by the burst             as the last
+//	second  refresh  burst began  accepted by the burst    accepted as the last
 //	0       1 to 2   0            1 until second 10        1 until second 10
 //	4       2 to 3   0            1 and 2 until 10         2 until 14
 //	9       3 to 4   0            1, 2 and 3 until 10      3 until 19
 //	12      4 to 5   9            3 and 4 until 19         4 until 22
 //
 // Any other replaced generation is shown by a thief, or by the owner after a thief (RFC 9700,
-// section 4.14.2). A generation that is too high is shown after the database was restored. Both end
-// the session, which is audited, and the error is a problem 401.
+// section 4.14.2). A generation that is too high is shown after the database was restored. In both
+// cases the session ends, which is audited, and the error is a 401.
 func rotateSession(
 	ctx context.Context,
 	db *pgxpool.Pool,

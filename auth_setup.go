@@ -18,9 +18,13 @@ import (
 const nobodyCanSignIn = "no administrator can sign in; make one with: cairn user create NAME --role admin"
 
 // ensureAdministrator gives a new installation its first administrator: the user "admin" without a
-// password. A file that only the operator can read gets the token that sets the password. If the
-// user exists but the token has expired, it writes a new token. If an administrator can sign in, it
-// withdraws the token. If only the operator can help, it logs nobodyCanSignIn.
+// password. A token that sets the password is written to a file that only the operator can read. At
+// later starts, it does one of these:
+//
+//   - If an administrator can sign in, it withdraws the token.
+//   - If the token is still valid, it logs in which file the token is.
+//   - If the token has expired, it writes a new one.
+//   - If the user "admin" is disabled, has lost the role or is gone, it logs nobodyCanSignIn.
 func (a *accounts) ensureAdministrator(ctx context.Context) error {
 	const query = `
 		SELECT ` + userColumns + `,
@@ -141,8 +145,8 @@ func removeIfThere(path string) error {
 }
 
 // noteInstance renews the lease of this instance, with the fingerprints of its keys. It returns an
-// error unless this instance and all other living ones know each other's signing key: one would
-// refuse the tokens of another.
+// error unless this instance and all other living ones know each other's signing key: otherwise one
+// would refuse the tokens of another.
 func noteInstance(ctx context.Context, db *pgxpool.Pool, id string, ring *keyring, life time.Duration) error {
 	const others = `
 		SELECT DISTINCT ON (id)

@@ -14,12 +14,13 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// throttleRule limits the attempts that one row of the table throttles counts. With 5 allowed, a
-// first wait of 1 s and at most 5 min, the sixth attempt waits until 1 s after the fifth, the
-// seventh until 2 s after the sixth, and from the fifteenth on each waits 5 min. A rule allows at
-// least two attempts, because the first never sets a wait.
+// throttleRule limits the attempts that one row of the table throttles counts. An example: 5
+// attempts are allowed, the first wait is 1 s, and no wait is longer than 5 min. Then the sixth
+// attempt waits until 1 s after the fifth, the seventh until 2 s after the sixth, and so on. From
+// the fifteenth on, each waits until 5 min after the one before. A rule allows at least two
+// attempts, because the first never sets a wait.
 type throttleRule struct {
-	subject, network   string        // the row's key; one of them may be empty
+	subject, network   string        // the row's key (account, network); one may be empty
 	allowed            int           // attempts before the first wait
 	firstWait, maxWait time.Duration // the first wait; it doubles with each further attempt, up to maxWait
 	resetAfter         time.Duration // the count restarts after this long without an attempt
@@ -28,21 +29,24 @@ type throttleRule struct {
 // attempt is a guess at a password or code, a registration, or a change of one's own account.
 type attempt struct {
 	rules   []throttleRule // in the order of their keys, in which rows are locked
-	subject string         // as in throttleRule
-	network string         // as in throttleRule
+	subject string         // of the guess or registration, as in throttleRule
+	network string         // of the client
 	userID  string         // of the account with the login name that a guess is for, or empty
 }
 
 // newGuess returns a guess at the password or code of the user with this login name. userID is
-// empty if there is no such user. The count is that of the text, whether or not a user has that
-// name: "Bob" and "bob" share a count, and "bob" and "bob@example.org" never do. So a 429 does not
-// tell which names exist, or which name and address belong to one account. There is one exception:
-// in a network that the account knows, an attempt without a 429 tells that the name exists.
+// empty if there is no such user.
 //
-// The second rule is the lockout. It does not apply to networks that the account has signed in
-// from: there, failures neither lead to a lockout nor prolong one.
+// The text that was typed is counted, whether or not a user has that name. "Bob" and "bob" share a
+// count; "bob" and "bob@example.org" never do. So a 429 does not tell which names exist, or which
+// name and address belong to one account. There is one exception: in a network that an account
+// knows, its name is not locked out, which tells that it exists.
+//
+// The second rule is the lockout. It is left out in a network from which the account has signed in
+// before: there, failures neither lead to a lockout nor prolong one.
 func (a *accounts) newGuess(ctx context.Context, userID, login string, address netip.Addr) (attempt, error) {
-	// Counts outlive a new signing key: those that were begun under another key of the ring go on.
+	// A count outlives a new signing key: if one was begun under another key of the ring, it goes
+	// on.
 	const query = `
 		WITH begun AS (
 			SELECT account
@@ -115,7 +119,7 @@ func newRegistration(address netip.Addr) attempt {
 }
 
 // newOwnChange returns a change of one's own account. A new e-mail address counts as a registration
-// too, because the answer reveals whether another account has it.
+// too, because the answer tells whether another account has that address.
 func newOwnChange(userID string, hasNewAddress bool, address netip.Addr) attempt {
 	change := newRegistration(address)
 	if !hasNewAddress {
@@ -302,28 +306,29 @@ func (ring *keyring) resetThrottles(ctx context.Context, q querier, u user) erro
 }
 
 // throttledHash waits for a slot to hash, counts the attempt and runs work, which may hash one
-// password. Then there are three cases:
+// password. The result of work decides what becomes of the count:
 //
-//   - isSuccess: the counts restart.
-//   - A wrong password or code, or neither success nor error, such as the right password of a user
-//     who is not active: the attempt stays counted.
-//   - Any other error, such as a code that is missing, or a fault: the attempt is taken back.
+//   - Success: the counts restart.
+//   - A wrong password or code: the attempt stays counted.
+//   - Any other error, such as a missing code or a fault of the server: the attempt is taken back.
+//   - Neither success nor error: the attempt stays counted. A registration ends so, and so does the
+//     right password of a user who is not active.
 //
 // An attempt that must wait already is refused at once. One that gets no slot (503) is not counted.
 //
-// Each instance decides attempts at one login name from one network one after the other, so that
-// many right passwords at once do not count as many guesses. Instances do so independently: with
+// An instance decides the attempts with the same subject and network one after the other. Otherwise
+// many right passwords at once would count as many guesses. Instances do so independently: with
 // three of them, three attempts may be counted at a time.
 func (a *accounts) throttledHash(ctx context.Context, counted attempt, work func() (isSuccess bool, err error)) error {
 	if err := counted.checkWait(ctx, a.core.db); err != nil {
 		return err
 	}
 
-	leaveAccount, err := a.guesses.acquire(ctx, counted.subject+" "+counted.network)
+	leaveGuesses, err := a.guesses.acquire(ctx, counted.subject+" "+counted.network)
 	if err != nil {
 		return err
 	}
-	defer leaveAccount()
+	defer leaveGuesses()
 
 	leaveHasher, err := a.hasher.queue.acquire(ctx, "")
 	if err != nil {

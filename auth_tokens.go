@@ -25,7 +25,7 @@ const tokenIssuer = "cairn"
 // maxTokenLength bounds the work for a forged token. An access token has about 350 characters.
 const maxTokenLength = 1024
 
-// errToken stands for every reason to refuse a token. The client does not learn which.
+// errToken stands for every reason to refuse a token. The client does not learn the reason.
 var errToken = errors.New("invalid token")
 
 // tokenClaims are the claims of an access token (RFC 9068, without those that have no meaning
@@ -100,7 +100,8 @@ func (ring *keyring) verifyAccessToken(token string, now time.Time, longest time
 		return tokenClaims{}, errToken
 	}
 
-	// signAccessToken must write the same payload for these claims. rand.Text makes the ID.
+	// signAccessToken must write the same payload for these claims. Its ID is the result of
+	// rand.Text.
 	again, _ := json.Marshal(claims)
 	isCanonical := payload == base64.RawURLEncoding.EncodeToString(again)
 	isOurs := claims.Issuer == tokenIssuer && claims.Audience == tokenIssuer

@@ -45,7 +45,8 @@ func totpStep(secret []byte, code string, now time.Time) (step int64, found bool
 // useTOTP reports whether the code is right for the user's secret, and stores its time step: no
 // instance accepts this code or an older one again. The user's id is additional authenticated data,
 // so that a secret cannot be decrypted in another user's row. A secret that is encrypted under a
-// former key is encrypted anew. If the key file lacks its key, the error is a problem 503.
+// former key is encrypted again, under the signer. If the key file does not have the key of the
+// secret, the error is a 503.
 func (a *accounts) useTOTP(ctx context.Context, q querier, userID, code string) (bool, error) {
 	const get = `SELECT kid, secret FROM totp_secrets WHERE user_id = $1`
 	const use = `
@@ -245,8 +246,8 @@ type totpConfirmRequest struct {
 
 // enableTOTP answers POST /api/v1/auth/totp/confirm: it makes the secret of createTOTP the caller's
 // second factor, if the code is right. The answer has ten recovery codes, of which only the hashes
-// are stored. It ends the caller's other sessions and makes a login under way fail, because these
-// have not used the second factor.
+// are stored. The caller's other sessions end and a login under way fails, because neither has used
+// the second factor.
 func (a *accounts) enableTOTP(w http.ResponseWriter, r *http.Request, in totpConfirmRequest) error {
 	const enable = `
 		WITH enabled AS (
@@ -291,7 +292,7 @@ func (a *accounts) enableTOTP(w http.ResponseWriter, r *http.Request, in totpCon
 			return err
 		}
 
-		// A wrong code rolls the change back.
+		// The code is checked after the change. A wrong one rolls the change back.
 		isRight, err := a.useTOTP(ctx, tx, p.user.ID, normalizeCode(in.OTP))
 		if err == nil && !isRight {
 			err = errOwnCodeWrong

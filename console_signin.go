@@ -7,7 +7,7 @@ import (
 )
 
 // recognize sets the principal of a request for a page that is open to all, if its session cookie
-// is valid.
+// is valid. An apiReader reads what such a page shows; its err ends in an error page.
 func (api *apiReader) recognize() {
 	c := callerOf(api.r)
 	credential, err := api.console.accounts.readSessionCookie(api.r)
@@ -28,13 +28,13 @@ func (api *apiReader) recognize() {
 	c.principal = p
 }
 
-// recognizeWithoutRoute is recognize for a request without a route, which has no slot and no time
-// limit yet. Its context ignores the client: a canceled statement would close its database
-// connection.
+// recognizeWithoutRoute is recognize for a request that matches no route, and so has no slot and no
+// time limit yet. The statement runs even if the client leaves: to cancel it would close its
+// connection to the database.
 func (c *console) recognizeWithoutRoute(r *http.Request) {
 	detached := r.WithContext(context.WithoutCancel(r.Context()))
 
-	// An error hides only who the reader is.
+	// With an error, the error page does not show who the reader is.
 	withPoolSlot(detached, quick, func(ctx context.Context) error {
 		api := &apiReader{console: c, r: r.WithContext(ctx)}
 		api.recognize()
@@ -43,7 +43,10 @@ func (c *console) recognizeWithoutRoute(r *http.Request) {
 }
 
 // loginForm answers POST /login, as the API's login does. If the user has a second factor, the next
-// page asks for the code. Its form holds a passwordProof, and no password.
+// page asks for the code. The form of that page holds a passwordProof, and no password.
+//
+// refuse shows the form again, with the error. afterSignIn sends the browser to the page that it
+// asked for.
 func (c *console) loginForm(w http.ResponseWriter, r *http.Request) error {
 	f, err := readForm(r)
 	if err != nil {
@@ -51,8 +54,7 @@ func (c *console) loginForm(w http.ResponseWriter, r *http.Request) error {
 	}
 	callerOf(r).inBrowser = true
 
-	// The first step checks the password. The second step has a proof of the first, and checks the
-	// code.
+	// The first step checks the password. The second step has a proof of the first, and a code.
 	username := strings.TrimSpace(f.Get("username"))
 	password := f.Get("password")
 	otp := ""
@@ -79,7 +81,7 @@ func (c *console) loginForm(w http.ResponseWriter, r *http.Request) error {
 		return c.refuse(w, r, f, c.loginPage, err)
 	}
 
-	// The password is right, and the code is missing: the next page asks for it.
+	// The password is right, and the code is missing: show a form that asks for it.
 	c.accounts.rehash(r, found, password)
 	end := c.core.now().Add(codeWait).Unix()
 	signer := c.core.keys.Load().signer()

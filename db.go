@@ -29,7 +29,8 @@ type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// execute runs a statement and returns how many rows it changed. doing begins the text of an error.
+// execute runs a statement and returns how many rows it changed. doing says what the statement
+// does: the text of an error begins with it.
 func execute(ctx context.Context, q querier, doing, query string, args ...any) (int64, error) {
 	tag, err := q.Exec(ctx, query, args...)
 	if err != nil {

@@ -46,7 +46,7 @@ func withBody[T any](do func(w http.ResponseWriter, r *http.Request, in T) error
 const (
 	small  = 16 << 10  // names, passwords and tokens
 	medium = 64 << 10  // most
-	large  = 256 << 10 // a text of 20,000 characters, which a form may write with 12 bytes each
+	large  = 256 << 10 // a text of 20,000 characters; a form may write each with 12 bytes
 	huge   = 1 << 20   // an area of 20,000 corners
 )
 
@@ -136,10 +136,10 @@ func bodyError(err error) error {
 	return malformed(codeBodyUnreadable, "The body could not be read to its end.")
 }
 
-// Bounds of a JSON object, counted before anything is made of it.
+// Bounds of a JSON object. They are checked before the object is decoded.
 const (
-	maxNames     = 64    // its names
-	maxListItems = 1_000 // of a list
+	maxNames     = 64    // names in the object
+	maxListItems = 1_000 // items in one of its lists
 )
 
 // checkJSON checks that a text is one JSON object with nothing after it. The object has at most
@@ -198,8 +198,8 @@ func checkJSON(body []byte) error {
 	return nil
 }
 
-// consistsOf reports whether text is not empty and has only characters of the set. Trim leaves
-// nothing only then.
+// consistsOf reports whether text is not empty and has only characters of the set. Trim stops at
+// the first other character, so it leaves nothing only if there is none.
 func consistsOf(text, set string) bool { return text != "" && strings.Trim(text, set) == "" }
 
 // checkQuery refuses query parameters that are not allowed, duplicate, or not UTF-8 text.

@@ -39,9 +39,9 @@ func newLimiter(perCaller, total int) *limiter {
 	}
 }
 
-// acquire waits for a slot of the caller. release gives it back, and may be called more than once.
-// If the queue is full, or the time limit of ctx ends first, the error is errBusy. If the client
-// leaves, the error is that of ctx. With an error, release is nil.
+// acquire waits for a slot of the caller. The function release gives the slot back; more calls of
+// it do nothing. If the queue is full, or the time limit of ctx ends first, the error is errBusy.
+// If the client leaves, the error is that of ctx. With an error, release is nil.
 func (l *limiter) acquire(ctx context.Context, caller string) (release func(), err error) {
 	queue, length := l.join(caller)
 	if length > l.maxQueue {
@@ -128,12 +128,12 @@ const (
 	light   class = iota // does not use the database
 	quick                // most routes
 	hashing              // waits for a core to hash a password
-	waiting              // waits for a change, and gives back its slot while it waits
+	waiting              // waits for a change, and holds no slot of the pool meanwhile
 	slow                 // searches
 	bulk                 // may change every row of a dataset or role
 	heavy                // computes for more than 50 ms
-	stream               // sends many rows, and then holds a slot of the pool only for each batch
-	sending              // sends a file, and uses the database only before that
+	stream               // sends many rows; while it sends, it holds a slot of the pool only for each batch
+	sending              // sends a file; it uses the database only before it sends
 )
 
 // timeout returns the time limit of a request.
@@ -166,7 +166,7 @@ const (
 
 	maxBodies   = 64 << 20  // bytes of all bodies in memory
 	maxAnswers  = 128 << 20 // bytes of all large answers that are being sent
-	ownShare    = 4         // one caller may use a fourth of maxBodies, and of maxAnswers
+	ownShare    = 4         // one caller may use a quarter of maxBodies, and of maxAnswers
 	largeAnswer = 64 << 10  // smaller answers are not counted
 
 	bodyTimeout = 10 * time.Second // a body must arrive within this
@@ -219,7 +219,7 @@ func newLimits(connections int) *limits {
 type slots struct {
 	limits       *limits
 	owner        string   // an account or, until it is known, a session or a network
-	classLimiter *limiter // of slow and bulk, stream or sending; nil: no such slot is held
+	classLimiter *limiter // of the class whose slot is held; nil: none is held
 
 	releaseClass func()
 	releaseCore  func() // nil: no slot to compute is held
@@ -231,15 +231,16 @@ func newSlots(limits *limits, owner string) *slots {
 	return &slots{limits: limits, owner: owner}
 }
 
-// acquire waits until the request holds what the class needs, and keeps what it holds already. A
-// request that holds a slot to compute needs no slot of a class.
+// acquire waits until the request holds the slots that the class needs. A request that holds a slot
+// to compute needs no slot of a class.
 func (s *slots) acquire(ctx context.Context, needed class) error {
+	computes := s.releaseCore != nil
+
 	// The slot of the class. Some classes have none.
 	classLimiter := s.limits.classes[needed]
-	computes := s.releaseCore != nil
 	needsSlot := classLimiter != nil && classLimiter != s.classLimiter
 	if needsSlot && !computes {
-		s.release()
+		s.release() // hold nothing while waiting
 
 		release, err := classLimiter.acquire(ctx, s.owner)
 		if err != nil {

@@ -26,8 +26,8 @@ func (v *invalid) checkPermissions(known, named []string) {
 	}
 }
 
-// covers is the subset rule: it returns a 403 unless the actor holds all these permissions. Every
-// user holds inbox.read.
+// covers is the subset rule: it returns a 403 unless the actor holds all these permissions. It does
+// not ask for inbox.read, which every user holds.
 func (by actor) covers(needed []string) error {
 	if by.mayAll {
 		return nil
@@ -47,9 +47,8 @@ func (by actor) covers(needed []string) error {
 	return nil
 }
 
-// coversRoles is the subset rule (covers) for all permissions of these roles, as if their holder
-// had a second factor. So a suspended user needs the same cover as another. An unknown role is a
-// 422.
+// coversRoles is the subset rule for all permissions of these roles. They count even if a holder is
+// suspended, and so may use none of them now. An unknown role is a 422.
 func (by actor) coversRoles(ctx context.Context, q querier, names []string) error {
 	granted, err := rolePermissions(ctx, q, names)
 	if err != nil {
@@ -83,9 +82,9 @@ func rolePermissions(ctx context.Context, q querier, names []string) ([]string, 
 	return effectivePermissions(found.Declared, found.Existing, found.Grants), v.err()
 }
 
-// coversHolders is coversRoles for every user who holds this role, with all roles of that user. It
-// is for changes of a role's requirement of a second factor. Such a change suspends or restores
-// everything that a holder without a second factor has, also from other roles.
+// coversHolders is coversRoles for all roles of all holders of this role. It is for a change of
+// requires_second_factor. Such a change suspends or restores everything that a holder without a
+// second factor has, also from other roles.
 func (by actor) coversHolders(ctx context.Context, q querier, roleID int64) error {
 	const query = `
 		SELECT coalesce(array_agg(DISTINCT r.name), '{}')
@@ -127,8 +126,8 @@ func changeAccess(ctx context.Context, db *pgxpool.Pool, do func(tx pgx.Tx) erro
 	})
 }
 
-// queueAccessChange is changeAccess for a request. Requests wait for each other before they take a
-// connection, because a change of a role that many users hold takes long.
+// queueAccessChange is changeAccess for a request. Requests wait in line before they take a
+// connection to the database, because a change of a role that many users hold takes long.
 func (a *accounts) queueAccessChange(ctx context.Context, do func(tx pgx.Tx) error) error {
 	leave, err := a.accessQueue.acquire(ctx, "")
 	if err != nil {
@@ -218,14 +217,14 @@ func endOldCredentials(ctx context.Context, tx pgx.Tx, by actor, users string, i
 		FROM holders h
 		JOIN users u ON u.id = h.user_id
 		WHERE (
-				-- The user lacks a required second factor, so holds nothing now.
+				-- The user is suspended, and so holds nothing now.
 				NOT u.totp
 				AND EXISTS (
 					SELECT FROM user_roles ur JOIN roles r ON r.id = ur.role_id
 					WHERE ur.user_id = u.id AND r.requires_second_factor
 				)
 			) OR (
-				-- Or one of the new permissions is new. The role admin gives all already.
+				-- Or the user lacks one of the given permissions. The role admin has all of them.
 				NOT EXISTS (
 					SELECT FROM user_roles ur JOIN roles r ON r.id = ur.role_id
 					WHERE ur.user_id = u.id AND r.name = '` + adminRole + `'

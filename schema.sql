@@ -9,8 +9,8 @@ CREATE EXTENSION IF NOT EXISTS btree_gist; -- for files by dataset and place
 
 -- A person or a service account. Ids are random, so that none is used twice, even after a restore.
 -- credential_version rises when the password or the status changes, when a second factor is enabled
--- or removed, and when somebody ends all sessions of the user. A login that began before cannot open
--- a session after.
+-- or removed, and when somebody ends all sessions of the user. A login that began before such a change
+-- cannot open a session after it.
 CREATE TABLE users (
   id                 uuid        PRIMARY KEY DEFAULT gen_random_uuid(),
   username           text        COLLATE "C" NOT NULL,
@@ -104,10 +104,9 @@ INSERT INTO role_permissions (role_id, permission)
   SELECT id, 'dataset.read' FROM roles WHERE name = 'member';
 
 -- One row for each login. Nothing secret is stored: a refresh token is the id and the generation
--- with a MAC over both. rotated_at is when the generation was last raised. For a browser's session it
--- is the time of the last use, up to five minutes too early. A burst is a series of refreshes within
--- one grace period: see rotateSession. burst_generation is the oldest generation that the burst
--- covers (0 in the first one), and burst_began_at is when the burst began.
+-- with a MAC over both. rotated_at is the time of the last refresh, or of the login if there was none.
+-- In a browser's session it is the time of the last use, up to five minutes too early.
+-- burst_generation and burst_began_at serve rotateSession, which explains them.
 CREATE TABLE sessions (
   id               uuid        PRIMARY KEY,
   user_id          uuid        NOT NULL REFERENCES users ON DELETE CASCADE,
@@ -181,8 +180,9 @@ CREATE INDEX audit_log_target_idx ON audit_log (target, id);
 CREATE INDEX audit_log_request_id_idx ON audit_log (request_id, id);
 
 -- The seals of the audit log's rows, numbered 1, 2, 3 and so on. The number of a seal that is lost is
--- not used again, so the loss shows as a gap. mac is an HMAC of the seal before and of the row, by the key named kid. checkpoint, if
--- it is set, is a MAC which proves that retention deleted this seal's row and the seals before it.
+-- not used again, so the loss shows as a gap. mac is an HMAC of the seal before and of the row, under
+-- a key derived from the key kid of the key file. checkpoint is null or a MAC. Such a MAC proves that
+-- retention deleted this seal's row and the seals before it.
 CREATE TABLE audit_seals (
   seq        bigint PRIMARY KEY,
   audit_id   bigint NOT NULL,
@@ -209,7 +209,7 @@ CREATE TRIGGER audit_log_queue AFTER INSERT ON audit_log
 CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   IF TG_OP <> 'TRUNCATE' AND current_setting('cairn.retention', true) = 'on' THEN
-    RETURN NULL;
+    RETURN NULL; -- allows the change: the result of a statement trigger is ignored
   END IF;
   RAISE EXCEPTION 'rows of % can only be added', TG_TABLE_NAME;
 END $$;
@@ -219,9 +219,10 @@ CREATE TRIGGER audit_seals_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON au
   FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
 
 -- The instances that use this database: a row for each instance and each key that it has signed with.
--- An instance renews its row while it runs; it counts as stopped after the newest live_until of its
--- rows. alive_since is when the present run of renewals began. signer is the fingerprint of the signing key, fingerprints are those of all
--- its keys. Rows outlive instances: seen_at is when the key was last in use.
+-- An instance renews its row while it runs. After the newest live_until of its rows it counts as
+-- stopped. alive_since is when the present run of renewals began. signer is the fingerprint of the
+-- signing key. fingerprints are those of all keys of the instance. Rows outlive instances: seen_at is
+-- when the key was last in use.
 CREATE TABLE instances (
   id           text        NOT NULL,
   signer       text        NOT NULL,
@@ -248,7 +249,8 @@ CREATE TRIGGER declared_permissions_version AFTER INSERT OR UPDATE OR DELETE OR 
 -- The sessions of a user that have not ended, which are few: see maxSessions.
 CREATE INDEX sessions_live_idx ON sessions (user_id, created_at, id) WHERE ended_at IS NULL;
 
--- Dropped by migration 3. A renewable API token may replace its own secret. The former one is accepted until former_until.
+-- Dropped by migration 3. A renewable API token may replace its own secret. The former secret is
+-- accepted until former_until.
 ALTER TABLE api_tokens
   ADD COLUMN renewable    boolean NOT NULL DEFAULT false,
   ADD COLUMN former_hash  bytea,
@@ -272,9 +274,9 @@ CREATE TABLE audit_breaks (
 ALTER TABLE users ADD COLUMN totp boolean NOT NULL DEFAULT false;
 ALTER TABLE roles ADD COLUMN requires_totp boolean NOT NULL DEFAULT false;
 
--- The secrets of the authenticator apps, encrypted under a key that is derived from
--- that key of the key file whose id is kid. expires_at is null once the user has confirmed the secret with a code. A code is accepted
--- only for a later time step than last_step. A recovery code is stored as its SHA-256, until its use.
+-- The secrets of the authenticator apps, encrypted under a key derived from the key kid of the key
+-- file. expires_at is null once the user has confirmed the secret with a code. A code is accepted only
+-- for a later time step than last_step. A recovery code is stored as its SHA-256, until its use.
 CREATE TABLE totp_secrets (
   user_id         uuid        PRIMARY KEY REFERENCES users ON DELETE CASCADE,
   kid             text        NOT NULL,
@@ -292,19 +294,19 @@ ALTER TABLE api_tokens
   DROP COLUMN former_hash,
   DROP COLUMN former_until;
 
--- The name says what it means, as users see it: the role's holders have no permission from any role
--- until they have a second factor.
+-- The column gets the name that users see. The role's holders have no permission from any role until
+-- they have a second factor.
 ALTER TABLE roles RENAME COLUMN requires_totp TO requires_second_factor;
 
 -- Users are listed by name alone.
 DROP INDEX users_created_at_id_idx;
 DROP INDEX users_last_login_at_id_idx;
 
--- Guesses at a password or code, registrations and changes of one's own account, counted for an
--- account, a network or both, by the rules in auth_throttle.go. account is empty, "registrations", "user:"
--- with a user's id, or "name:" with the HMAC of a login name as it was typed. network is an IPv4
--- address, the first address of an IPv6 /64, or empty. Until next_at attempts are refused. At
--- expires_at a row is forgotten: the next attempt counts as the first.
+-- Guesses at a password or code, registrations and changes of one's own account, counted for a
+-- subject, a network or both, by the rules in auth_throttle.go. account is the subject: empty,
+-- "registrations", "user:" with a user's id, or "name:" with the HMAC of a login name as it was typed.
+-- network is an IPv4 address, the first address of an IPv6 /64, or empty. Until next_at, attempts are
+-- refused. After expires_at the row no longer counts: the next attempt counts as the first.
 DROP TABLE throttles;
 CREATE TABLE throttles (
   account    text        COLLATE "C" NOT NULL,

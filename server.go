@@ -355,9 +355,8 @@ func (s *server) call(rt route, w *responseWriter, r *http.Request) (err error) 
 		c.releaseBody()
 	}()
 
-	// If the caller is refused, a proxy learns the address of the login page, and a form of a page
-	// whose session has ended is kept. Both functions return the refusal, or what is to be answered
-	// in its place.
+	// A proxy whose request is refused learns the address of the login page. A form whose session
+	// has ended is kept for after the login. Each of these functions returns the error to answer.
 	err = s.accounts.admit(rt, w, r)
 	if err == nil {
 		err = rt.handler(w, r)
@@ -395,7 +394,7 @@ func (s *server) callAPI(r *http.Request, route, query string, body map[string]a
 			return nil, err
 		}
 	}
-	// The page keeps its slots, and gets those that the route needs besides.
+	// The route may need slots that the page does not hold yet.
 	if err := callerOf(r).slots.acquire(r.Context(), rt.class); err != nil {
 		return nil, err
 	}

@@ -88,7 +88,7 @@ type ownChangeRequest struct {
 }
 
 // updateMe answers PATCH /api/v1/auth/me: it changes the caller's display name or e-mail address. A
-// new address needs the password and the second factor, because users log in with it.
+// new address needs the password and the second factor, because users log in with an address too.
 func (a *accounts) updateMe(w http.ResponseWriter, r *http.Request, in ownChangeRequest) error {
 	c := userChange{
 		Email:       in.Email,
@@ -181,7 +181,7 @@ func (a *accounts) removeUserRole(w http.ResponseWriter, r *http.Request) error 
 	})
 }
 
-// userAction changes a user, or ends credentials of the user, on behalf of an actor. Requires
+// userAction changes a user, or ends the user's credentials, on behalf of an actor. Requires
 // lockAccess and a checked target (see actOnUser).
 type userAction func(ctx context.Context, tx pgx.Tx, by actor, target user) error
 
@@ -202,7 +202,7 @@ func (a *accounts) actOnUserAndAnswer(w http.ResponseWriter, r *http.Request, do
 
 // deleteUser answers DELETE /api/v1/users/{id}.
 func (a *accounts) deleteUser(w http.ResponseWriter, r *http.Request) error {
-	return writeDone(w, a.actOnUser(r, deleteUser))
+	return writeDone(w, a.actOnUser(r, deleteUser)) // the function below, not this handler
 }
 
 // createPasswordReset answers POST /api/v1/users/{id}/password-reset with a token for the user.
@@ -391,12 +391,12 @@ func replaceUserRoles(ctx context.Context, tx pgx.Tx, by actor, target user, nam
 		return nil
 	}
 
-	// The user's row is locked before the sessions, as a login locks them.
+	// The user's row is locked before the sessions: a login locks them in this order too.
 	if _, err := execute(ctx, tx, "touch user", touch, target.ID); err != nil {
 		return err
 	}
 
-	// Before the roles are replaced: it compares the old permissions with the new ones.
+	// The old roles must still be there: their permissions are compared with the given ones.
 	if err := endOldCredentials(ctx, tx, by, oneUser, target.ID, given); err != nil {
 		return err
 	}
