@@ -109,11 +109,11 @@ func findResults(ctx context.Context, q querier, d dataset, analysisID int64, co
 		return nil, err
 	}
 
-	if err := r.addChecksums(ctx, q, d.ID); err != nil {
+	if err := r.draw(ctx, q, d); err != nil {
 		return nil, err
 	}
 
-	return r, r.draw(ctx, q, d)
+	return r, r.addChecksums(ctx, q, d.ID) // last, because it changes how queries are planned
 }
 
 // draw draws the whole picture in both colourings.
