@@ -82,7 +82,7 @@ func TestStoredFindings(t *testing.T) {
 		t.Errorf("after one failed: %s", a.body)
 	}
 	overview := fmt.Sprint(c.must(200, "GET", "/api/v1/datasets", nil).items()[0]["report"])
-	if !strings.HasSuffix(overview, "errors:2 notes:0 verdict:findings warnings:0]") {
+	if !strings.HasSuffix(overview, "errors:2 files:12 notes:0 verdict:findings warnings:0]") {
 		t.Errorf("the list has %s", overview)
 	}
 	table := string(c.must(200, "GET", dataset+"/findings.csv", nil).body)
