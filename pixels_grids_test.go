@@ -281,6 +281,78 @@ func TestStatisticsOfDamage(t *testing.T) {
 	}
 }
 
+// TestHeightAt: the height of a place by each interpolation, at the edges and beside voids too.
+func TestHeightAt(t *testing.T) {
+	t.Parallel()
+	f := plainTIFF()
+	f.width, f.height, f.bits, f.format, f.columns, f.rows = 12, 10, 64, sampleFormatFloat, 4, 4
+	f.tags = with(asciiTag(tagGDALNoData, "-1\x00"))
+	cubic := func(x, y float64) float64 { return 100 + 3*x - 2*y + x*x/8 + x*y/4 } // which cubic convolution repeats
+	f.value = func(_, x, y int) float64 {
+		if x == 9 && y == 8 {
+			return -1
+		}
+		return cubic(float64(x), float64(y))
+	}
+	r, err := openBytes("x.tif", f.build(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bilinear := func(x, y float64) float64 {
+		i, j := math.Floor(x), math.Floor(y)
+		u, v := x-i, y-j
+		return (cubic(i, j)*(1-u)+cubic(i+1, j)*u)*(1-v) + (cubic(i, j+1)*(1-u)+cubic(i+1, j+1)*u)*v
+	}
+	for _, c := range []struct {
+		name string
+		x, y float64
+		way  interpolation
+		want float64
+	}{
+		{"the nearest", 3.999, 4.001, interpolateNearest, cubic(3, 4)},
+		{"the nearest in the last corner", 11.999, 9.999, interpolateNearest, cubic(11, 9)},
+		{"bilinear over four tiles", 4.25, 4.125, interpolateBilinear, bilinear(3.75, 3.625)},
+		{"bilinear in the middle of a sample", 4.5, 4.5, interpolateBilinear, cubic(4, 4)},
+		{"bilinear at the first corner", 0.1, 0.2, interpolateBilinear, cubic(0, 0)},
+		{"bilinear at the last corner", 11.9, 9.9, interpolateBilinear, cubic(11, 9)},
+		{"bilinear at an edge", 0.25, 5.75, interpolateBilinear, bilinear(0, 5.25)},
+		{"cubic over tiles", 4.25, 4.125, interpolateCubic, cubic(3.75, 3.625)},
+		{"cubic in the middle of a sample", 6.5, 2.5, interpolateCubic, cubic(6, 2)},
+		{"cubic beside a void is bilinear", 8.25, 6.75, interpolateCubic, bilinear(7.75, 6.25)},
+		{"bilinear beside a void is the nearest", 9.3, 7.9, interpolateBilinear, cubic(9, 7)},
+		{"a void", 9.5, 8.5, interpolateCubic, math.NaN()},
+	} {
+		got, err := r.heightAt(t.Context(), c.x, c.y, c.way)
+		isSame := math.Abs(got-c.want) < 1e-9 || math.IsNaN(got) && math.IsNaN(c.want)
+		if err != nil || !isSame {
+			t.Errorf("%s: %v, want %v, %v", c.name, got, c.want, err)
+		}
+	}
+
+	huge := plainTIFF()
+	huge.compression, huge.tags = compressionPackBits, with(longs(tagTileWidth, 16), longs(tagTileLength, 16))
+	huge.width, huge.height = 1<<20, 1
+	huge.value = func(int, int, int) float64 { return 0 }
+	content := huge.build()
+	binary.LittleEndian.PutUint32(content[10+12+8:], 1<<20) // ImageLength
+	r, err = openBytes("x.tif", content, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.statistics(t.Context(), 200); err == nil || statusOf(err) != fileStatusUnsupported || !strings.Contains(err.Error(), "too many") {
+		t.Errorf("%v", err)
+	}
+
+	f.columns, f.rows, f.width, f.height = 0, 1, 1, 1
+	r, err = openBytes("x.tif", f.build(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := r.heightAt(t.Context(), 0.9, 0.2, interpolateCubic); err != nil || got != 100 {
+		t.Errorf("of a single sample: %v, %v", got, err)
+	}
+}
+
 // TestBBoxHeights: "cairn bbox --heights" prints what all heights of a file have in common, or why they were not read.
 func TestBBoxHeights(t *testing.T) {
 	t.Parallel()

@@ -10,6 +10,10 @@ import (
 // edgeHeights is how many heights of each edge are kept, to compare them with those of a neighbour.
 const edgeHeights = 16
 
+// maxStatisticsSamples is how many samples of a file are added up at most: a file of a few bytes
+// may claim any number of samples that it leaves out.
+const maxStatisticsSamples = 1 << 36
+
 // heightStatistics is what all heights of a raster have in common. Without valid heights, those of
 // its numbers that need some are NaN.
 type heightStatistics struct {
@@ -77,6 +81,10 @@ func readHeights(ctx context.Context, h *headerReader, m *extent) (heightStatist
 // its neighbours, or below them; those beyond the edge of a tile are not looked at. The error is
 // that of ctx, or of reading the file; it is no error that a block cannot be decoded.
 func (r *raster) statistics(ctx context.Context, step float64) (heightStatistics, error) {
+	if r.width > maxStatisticsSamples/r.height {
+		return heightStatistics{}, unreadf("%d by %d samples are too many", r.width, r.height)
+	}
+
 	c := &heightCounter{
 		r:     r,
 		step:  step,
