@@ -13,8 +13,8 @@ type checksumCounts struct {
 }
 
 // listedFiles is SQL for the files of dataset $1 that lists of checksums name, a row for each
-// algorithm, with the row f of the file if there is one. least and greatest are the statements with
-// the smallest and the largest digest: all lists agree if these digests are the same.
+// algorithm. id and found are the id and the digest of the file's row, null without one. digest and
+// other are the smallest and the largest listed digest: if they are the same, all lists agree.
 const listedFiles = `
 	WITH listed AS MATERIALIZED (
 		SELECT
