@@ -530,7 +530,32 @@ func TestPixelErrors(t *testing.T) {
 		})
 	}
 
-	// A strip of zeros that claims little becomes no more than its block.
+	r, err := openBytes("x.tif", plainTIFF().build(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range []window{{-1, 0, 1, 1}, {0, 5, 1, 1}, {0, 0, 8, 1}, {0, 0, 0, 1}, {math.MaxInt, 0, 1, 1}, {1, 1, math.MaxInt, math.MaxInt}} {
+		if _, err := r.read(t.Context(), w); err == nil {
+			t.Errorf("the window %v was read", w)
+		}
+	}
+	got, err := r.read(t.Context(), window{5, 1, 2, 3})
+	if want := []float64{5, 4, 15, 14, 25, 24}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("a window: %v, %v", got, err)
+	}
+	if v, err := r.sampleAt(t.Context(), 6, 4); v != 34 || err != nil {
+		t.Errorf("a sample: %v, %v", v, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := r.sampleAt(ctx, 0, 0); err != context.Canceled {
+		t.Errorf("after its end: %v", err)
+	}
+}
+
+// TestDeflateBomb: a strip of 16 MiB that claims little becomes no more than its block. The test is not parallel, because
+// it measures what the whole program allocates.
+func TestDeflateBomb(t *testing.T) {
 	f := plainTIFF()
 	f.compression = compressionDeflate
 	f.block = func(int, []byte) []byte {
@@ -545,28 +570,6 @@ func TestPixelErrors(t *testing.T) {
 	got, err := readAllHeights("x.tif", content, nil)
 	if used := allocatedBytes() - before; err != nil || got[0] != 0 || used > 1<<20 {
 		t.Errorf("a bomb: %v, %v, %d bytes", got, err, used)
-	}
-
-	r, err := openBytes("x.tif", plainTIFF().build(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, w := range []window{{-1, 0, 1, 1}, {0, 5, 1, 1}, {0, 0, 8, 1}, {0, 0, 0, 1}, {math.MaxInt, 0, 1, 1}, {1, 1, math.MaxInt, math.MaxInt}} {
-		if _, err := r.read(t.Context(), w); err == nil {
-			t.Errorf("the window %v was read", w)
-		}
-	}
-	got, err = r.read(t.Context(), window{5, 1, 2, 3})
-	if want := []float64{5, 4, 15, 14, 25, 24}; err != nil || !slices.Equal(got, want) {
-		t.Errorf("a window: %v, %v", got, err)
-	}
-	if v, err := r.sampleAt(t.Context(), 6, 4); v != 34 || err != nil {
-		t.Errorf("a sample: %v, %v", v, err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := r.sampleAt(ctx, 0, 0); err != context.Canceled {
-		t.Errorf("after its end: %v", err)
 	}
 }
 
