@@ -122,8 +122,8 @@ func (a *accounts) authorize(ctx context.Context, rt route, c *caller) error {
 		defer c.slots.leavePool()
 	}
 
-	// The use of an API token that is refused is counted for the audit log if the token is still in
-	// the database: it has expired, or its owner is disabled.
+	// A refused API token may still be in the database: it has expired, or its owner is disabled.
+	// Then its use is counted for the audit log.
 	p, err := getPrincipal(ctx, a.core.db, &a.users, c.credential)
 	if err == errInvalidToken && !isSession {
 		if tallyErr := a.tallyToken(ctx, c); tallyErr != nil {
@@ -192,7 +192,7 @@ func (a *accounts) auditRefusal(rt route, r *http.Request, err error) error {
 		return err
 	}
 
-	// Counted without the network, because a flood comes from too many networks.
+	// One count for all networks, because a flood comes from too many.
 	if p.code == codeTooManyAttempts {
 		a.failures.add(tally{action: "login.throttled"}, 1)
 		return err
@@ -206,7 +206,7 @@ func (a *accounts) auditRefusal(rt route, r *http.Request, err error) error {
 		return err
 	}
 
-	// A proxy asks for each request, so these are only counted.
+	// A proxy asks about each request of its clients, so these refusals are only counted.
 	if rt.path == verifyPath {
 		refused := tally{
 			action:     "verify.refused",

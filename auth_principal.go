@@ -95,7 +95,7 @@ var errSecondFactorMissing = forbidden(codeSecondFactorMissing,
 	"One of your roles requires a second factor. Set one up to use your permissions.")
 
 // The 401 for a request without a credential, and the 401 for one whose credential is not valid.
-// The latter does not tell the reason.
+// errInvalidToken does not tell the reason.
 var (
 	errNotSignedIn  = unauthorized(codeNotSignedIn, "This needs an access token: Authorization: Bearer TOKEN")
 	errInvalidToken = unauthorized(codeInvalidToken, "The token is invalid or has expired. Sign in again.")
@@ -137,10 +137,12 @@ func (a *accounts) setCookie(w http.ResponseWriter, kind, value string, maxAge i
 	http.SetCookie(w, cookie)
 }
 
-// headerCredential returns the credential in the Authorization header, or the 401. It checks
-// signature and expiry of an access token and the checksum of an API token. It does not ask the
-// database. Browsers send stored Basic credentials by themselves, and a page of another site can
-// make them store some. So Basic is ignored on pages and beside a session cookie.
+// headerCredential returns the credential in the Authorization header, or the 401. It checks the
+// signature and the expiry of an access token, and the checksum of an API token. It does not ask
+// the database.
+//
+// Browsers send stored Basic credentials by themselves, and a page of another site can make them
+// store some. So Basic is ignored on pages and beside a session cookie.
 func (a *accounts) headerCredential(r *http.Request, onPage bool) (c credential, err error) {
 	token, isBearer := bearerToken(r)
 	shown := isBearer
@@ -258,8 +260,9 @@ func (a *accounts) readSessionCookie(r *http.Request) (credential, error) {
 	return c, nil
 }
 
-// accessVersions are the versions under which a user was read: users.version changes with the row,
-// and access_version with any role, its permissions or holders, and any declared permission.
+// accessVersions are the versions under which a user was read. UserVersion is users.version, which
+// changes with the row. AccessVersion is access_version, which changes with any role, its
+// permissions or holders, and any declared permission.
 type accessVersions struct{ UserVersion, AccessVersion [16]byte }
 
 // versionColumns is SQL for the accessVersions of a user u, with a for the table access_version.
@@ -273,8 +276,8 @@ type cachedUser struct {
 	userPermissions      []string // what the user may do; a principal may do this or less
 }
 
-// isSuspended reports whether the user lacks a second factor that one of the roles requires. Then
-// no role gives the user any permission.
+// isSuspended reports whether the user lacks a second factor that one of the roles requires. No
+// role gives a suspended user any permission.
 func (u *cachedUser) isSuspended() bool { return u.secondFactorRequired && !u.user.TOTP }
 
 // userCache remembers users that were read before. A cached user is valid only while the database
@@ -324,12 +327,12 @@ func (c *userCache) get(ctx context.Context, q querier, id string, versions acce
 		return nil, err
 	}
 
-	owned := effectivePermissions(found.Declared, found.Roles, append(found.Grants, inboxRead))
+	permissions := effectivePermissions(found.Declared, found.Roles, append(found.Grants, inboxRead))
 	cached = &cachedUser{
 		accessVersions:       found.accessVersions,
 		user:                 found.user,
 		secondFactorRequired: found.SecondFactorRequired,
-		userPermissions:      owned,
+		userPermissions:      permissions,
 	}
 	if cached.isSuspended() {
 		cached.userPermissions = []string{inboxRead} // all else comes from roles

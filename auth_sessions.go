@@ -67,9 +67,11 @@ func endOneOrAll(r *http.Request, kind, part string, end func(id *string) (int64
 const maxSessions = 100
 
 // createSession opens a session for a user whose credentials were checked, and returns the user as
-// of now. The user's oldest sessions beyond maxSessions end. If the status is not active, or
-// credential_version has risen since the check, the error is errWrongCredentials. The update locks
-// the user's row: a change of the user that is committed later sees this session and ends it.
+// of now. If the status is not active, or credential_version has risen since the check, the error
+// is errWrongCredentials. The user's oldest sessions beyond maxSessions end.
+//
+// The update locks the user's row. So a change of the user that is committed later sees this
+// session and ends it.
 func createSession(
 	ctx context.Context,
 	db *pgxpool.Pool,
@@ -146,8 +148,9 @@ func createSession(
 	return sess, u, err
 }
 
-// The 401 for a session that has ended or never existed, for a refresh token that was replaced
-// before, and for a refresh token whose generation is higher than the database's.
+// The refusals of a refresh. errSessionEnded: the session has ended or never existed.
+// errTokenReused: the refresh token was replaced before. errSessionLost: its generation is higher
+// than the one in the database.
 var (
 	errSessionEnded = unauthorized(codeSessionEnded, "The session has ended. Sign in again.")
 	errTokenReused  = unauthorized(codeRefreshTokenReused,
@@ -170,13 +173,15 @@ type rotatedSession struct {
 // still gets the current one for a while, by either of two rules:
 //
 //   - It was replaced last, less than a grace period ago.
-//   - It was replaced in the latest burst, which began less than a grace period ago. A burst is a
-//     series of refreshes. The first refresh after the end of a burst starts a new burst. The
-//     refresh before it belongs to the new burst too, and is its beginning. The first refresh after
-//     a login has none before it, so the burst begins with itself. The beginning never moves.
+//   - It was replaced in the latest burst, which began less than a grace period ago.
 //
-// An example with a grace period of 10 seconds. The refresh at second 12 comes after the end of the
-// first burst, so the second burst begins with the refresh at second 9:
+// A burst is a series of refreshes. It ends a grace period after it began. The first refresh after
+// the end of a burst starts a new burst. The refresh before that one belongs to the new burst too:
+// the new burst began with it. Only the first refresh after a login has no refresh before it, so
+// its burst begins with itself.
+//
+// An example with a grace period of 10 seconds. The first burst ends at second 10. So the refresh
+// at second 12 starts a second burst, which began with the refresh at second 9:
 //
 //	second  refresh  burst began  accepted by the burst    accepted as the last
 //	0       1 to 2   0            1 until second 10        1 until second 10
@@ -260,10 +265,11 @@ func rotateSession(
 }
 
 // endSessionsExcept ends the live sessions of a user, except one; "" excepts none. It locks the
-// user's row first, so that it waits for a login whose new session is not committed yet. If it
-// excepts none, it raises credential_version: a login that is under way finds that its credentials
-// are old. With an exception it does not: with a stolen session, a thief could otherwise make every
-// login of the owner fail.
+// user's row first, so that it waits for a login whose new session is not committed yet.
+//
+// Without an exception it raises credential_version, so that a login under way fails. With an
+// exception it does not. Otherwise a thief with a stolen session could make every login of the
+// owner fail.
 func endSessionsExcept(ctx context.Context, tx pgx.Tx, by actor, userID, except string) error {
 	const lock = `
 		UPDATE users
@@ -290,11 +296,12 @@ func endOneSession(ctx context.Context, tx pgx.Tx, by actor, id, userID string) 
 	return endSessionsWhere(ctx, tx, by, "session.end", `s.id = @id AND s.user_id = @user`, named)
 }
 
-// endSessionsWhere ends the sessions s that have not ended and fulfil a condition, and returns how
-// many. The condition is SQL with these named parameters. Each session gets an audit row with this
-// action. The actor of a logout is the owner of the session, whose cookie or token was shown.
-// Sessions are locked in the order of their ids, so that two changes that end sessions of one user
-// wait for each other.
+// endSessionsWhere ends the live sessions s that fulfil a condition, and returns how many. The
+// condition is SQL with these named parameters. Each session gets an audit row with this action.
+// The actor of a logout is the owner of the session, whose cookie or token was shown.
+//
+// Sessions are locked in the order of their ids. So two changes that end sessions of one user wait
+// for each other, and do not deadlock.
 func endSessionsWhere(
 	ctx context.Context,
 	q querier,

@@ -31,7 +31,7 @@ type attempt struct {
 	rules   []throttleRule // in the order of their keys, in which rows are locked
 	subject string         // of the guess or registration, as in throttleRule
 	network string         // of the client
-	userID  string         // of the account with the login name that a guess is for, or empty
+	userID  string         // of the user that a guess is for; empty if there is no such user
 }
 
 // newGuess returns a guess at the password or code of the user with this login name. userID is
@@ -45,8 +45,8 @@ type attempt struct {
 // The second rule is the lockout. It is left out in a network from which the account has signed in
 // before: there, failures neither lead to a lockout nor prolong one.
 func (a *accounts) newGuess(ctx context.Context, userID, login string, address netip.Addr) (attempt, error) {
-	// A count outlives a new signing key: if one was begun under another key of the ring, it goes
-	// on.
+	// A count goes on if it was begun under another key of the ring. So it outlives a new signing
+	// key.
 	const query = `
 		WITH begun AS (
 			SELECT account
@@ -64,17 +64,17 @@ func (a *accounts) newGuess(ctx context.Context, userID, login string, address n
 				WHERE user_id = nullif($3, '')::uuid AND network = $2 AND expires_at > now()
 			) AS is_known`
 
-	names := a.core.keys.Load().throttleKeys(login)
+	subjects := a.core.keys.Load().loginSubjects(login)
 	network := clientNetwork(address).String()
 	found, err := collectOne[struct {
 		Account string
 		IsKnown bool
-	}](ctx, a.core.db, nil, "look for counts", query, names, network, userID)
+	}](ctx, a.core.db, nil, "look for counts", query, subjects, network, userID)
 	if err != nil {
 		return attempt{}, err
 	}
 
-	subject := cmp.Or(found.Account, names[0])
+	subject := cmp.Or(found.Account, subjects[0])
 	const day = 24 * time.Hour
 	rules := []throttleRule{
 		{
@@ -121,9 +121,9 @@ func newRegistration(address netip.Addr) attempt {
 // newOwnChange returns a change of one's own account. A new e-mail address counts as a registration
 // too, because the answer tells whether another account has that address.
 func newOwnChange(userID string, hasNewAddress bool, address netip.Addr) attempt {
-	change := newRegistration(address)
-	if !hasNewAddress {
-		change.rules = nil
+	var change attempt
+	if hasNewAddress {
+		change = newRegistration(address)
 	}
 
 	change.rules = append(change.rules, throttleRule{
@@ -136,18 +136,18 @@ func newOwnChange(userID string, hasNewAddress bool, address netip.Addr) attempt
 	return change
 }
 
-// throttleKeys returns the keys under which a login name is counted: an HMAC by each key of the
-// ring, the signer's first. Somebody may have typed a password as the name, so the table must not
-// reveal it.
-func (ring *keyring) throttleKeys(login string) (keys []string) {
+// loginSubjects returns the subjects under which a login name is counted: one for each key of the
+// ring, the signer's first. Each is an HMAC, because somebody may have typed a password as the
+// name, which the table must not reveal.
+func (ring *keyring) loginSubjects(login string) (subjects []string) {
 	name := normalizeLogin(login)
 	if name == "" {
 		name = login
 	}
 	for _, k := range ring.keys {
-		keys = append(keys, "name:"+encodedMAC(k.names, name))
+		subjects = append(subjects, "name:"+encodedMAC(k.names, name))
 	}
-	return keys
+	return subjects
 }
 
 // checkWait returns a problem 429 if a rule makes the attempt wait. It writes nothing.
@@ -234,7 +234,7 @@ const undoCount = `
 	WHERE account = $1
 		AND network = $2`
 
-// refund undoes count, for an attempt that was no guess.
+// refund takes an attempt back from all its counts.
 func (a *accounts) refund(ctx context.Context, counted attempt) {
 	batch := newThrottleBatch()
 	for _, r := range counted.rules {
@@ -297,11 +297,11 @@ func (ring *keyring) resetThrottles(ctx context.Context, q querier, u user) erro
 			FOR UPDATE
 		)`
 
-	names := ring.throttleKeys(u.Username)
+	subjects := ring.loginSubjects(u.Username)
 	if u.Email != nil {
-		names = append(names, ring.throttleKeys(*u.Email)...)
+		subjects = append(subjects, ring.loginSubjects(*u.Email)...)
 	}
-	_, err := execute(ctx, q, "reset throttles", query, names)
+	_, err := execute(ctx, q, "reset throttles", query, subjects)
 	return err
 }
 

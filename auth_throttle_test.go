@@ -90,7 +90,7 @@ func TestThrottle(t *testing.T) {
 	if a := c.guess("ada", testPassword, "198.51.100.1"); a.status != 200 {
 		t.Errorf("after the delay: %s", a.body)
 	}
-	check(t, "counts after success", ts.queryInt(`SELECT count(*) FROM throttles WHERE account = $1`, ts.keys.Load().throttleKeys("ada")[0]), 0)
+	check(t, "counts after success", ts.queryInt(`SELECT count(*) FROM throttles WHERE account = $1`, ts.keys.Load().loginSubjects("ada")[0]), 0)
 	// An IPv6 client has one /64, not 2^64 addresses.
 	for i := range 5 {
 		c.guess("bob", "wrong password", fmt.Sprintf("2001:db8::%d", i))
@@ -288,7 +288,7 @@ func TestSiege(t *testing.T) {
 	failures := func(n int) {
 		t.Helper()
 		ts.exec(`INSERT INTO throttles VALUES ($1, '', $2, now() + interval '1 day', now() + interval '1 day')`,
-			ts.keys.Load().throttleKeys("ada")[0], n)
+			ts.keys.Load().loginSubjects("ada")[0], n)
 	}
 	failures(100)
 	c.must(200, "PATCH", mePath, map[string]string{"email": "a@example.org", "current_password": password}, "X-Forwarded-For: "+home)
@@ -300,7 +300,7 @@ func TestSiege(t *testing.T) {
 	ts.exec(`UPDATE known_networks SET expires_at = now() + interval '1 hour'`)
 	lockouts := func() int {
 		return ts.queryInt(`SELECT count(*) FROM throttles WHERE network = '' AND account = $1 AND next_at < now() + interval '23 hours'`,
-			ts.keys.Load().throttleKeys("ada")[0])
+			ts.keys.Load().loginSubjects("ada")[0])
 	}
 	ts.client().guess("ada", "wrong password", home)
 	check(t, "lockouts", lockouts(), 1)

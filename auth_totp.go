@@ -42,11 +42,12 @@ func totpStep(secret []byte, code string, now time.Time) (step int64, found bool
 	return step, found
 }
 
-// useTOTP reports whether the code is right for the user's secret, and stores its time step: no
-// instance accepts this code or an older one again. The user's id is additional authenticated data,
-// so that a secret cannot be decrypted in another user's row. A secret that is encrypted under a
-// former key is encrypted again, under the signer. If the key file does not have the key of the
-// secret, the error is a 503.
+// useTOTP reports whether the code is right for the user's secret. It stores the time step of a right
+// code: no instance accepts this code or an older one again. If the key file does not have the key
+// of the secret, the error is a 503.
+//
+// The user's id is additional authenticated data, so that a secret cannot be decrypted in another
+// user's row. A secret that is encrypted under a former key is encrypted again, under the signer.
 func (a *accounts) useTOTP(ctx context.Context, q querier, userID, code string) (bool, error) {
 	const get = `SELECT kid, secret FROM totp_secrets WHERE user_id = $1`
 	const use = `
@@ -154,9 +155,11 @@ func normalizeCode(otp string) string {
 }
 
 // checkSecondFactor checks the code of an attempt whose password is right. A refusal is
-// errOTPRequired or errLoginCodeWrong. An attempt without a code is neither a failure nor a
-// success: if it restarted the counts, somebody who knows the password could guess codes without
-// end. A user who is not active cannot sign in, and needs no code to learn that.
+// errOTPRequired or errLoginCodeWrong. A user who is not active cannot sign in, and needs no code
+// to learn that.
+//
+// An attempt without a code is no failure, and no success either. If it restarted the counts,
+// somebody who knows the password could guess codes without end.
 func (a *accounts) checkSecondFactor(r *http.Request, u user, otp string) error {
 	if !u.TOTP || u.Status != statusActive {
 		return nil
@@ -186,8 +189,10 @@ type totpRequest struct {
 
 // createTOTP answers POST /api/v1/auth/totp: it checks the caller's password and stores a new
 // secret, which replaces one that was not confirmed. The answer has the secret in base32 and its
-// otpauth URI for qrSVG. enableTOTP accepts the secret within 15 minutes. The URI's account name
-// includes the host if it fits: an app replaces an account of the same name.
+// otpauth URI for qrSVG. enableTOTP accepts the secret within 15 minutes.
+//
+// The account name in the URI includes the host, if it fits. An app replaces an account of the same
+// name, so without the host an account on another service could be lost.
 func (a *accounts) createTOTP(w http.ResponseWriter, r *http.Request, in totpRequest) error {
 	const query = `
 		INSERT INTO totp_secrets AS t (user_id, kid, secret, expires_at)

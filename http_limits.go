@@ -221,7 +221,7 @@ type slots struct {
 	owner        string   // an account or, until it is known, a session or a network
 	classLimiter *limiter // of the class whose slot is held; nil: none is held
 
-	releaseClass func()
+	releaseClass func() // gives back the slot of classLimiter
 	releaseCore  func() // nil: no slot to compute is held
 	releasePool  func() // nil: no slot of the pool is held
 }
@@ -299,7 +299,7 @@ func (s *slots) leavePool() {
 // beginAnswer gives back what a request does not need while the client takes its answer, which may
 // be slow: all but the slot of a stream or of a file that is sent.
 func (s *slots) beginAnswer() {
-	if s.classLimiter == s.limits.classes[slow] {
+	if s.classLimiter == s.limits.classes[slow] { // that of bulk too
 		s.release()
 		return
 	}

@@ -47,8 +47,8 @@ func (by actor) covers(needed []string) error {
 	return nil
 }
 
-// coversRoles is the subset rule for all permissions of these roles. They count even if a holder is
-// suspended, and so may use none of them now. An unknown role is a 422.
+// coversRoles is the subset rule for all permissions of these roles. An unknown role is a 422. The
+// roles of a suspended user count in full, although they give that user nothing now.
 func (by actor) coversRoles(ctx context.Context, q querier, names []string) error {
 	granted, err := rolePermissions(ctx, q, names)
 	if err != nil {
@@ -99,10 +99,10 @@ func (by actor) coversHolders(ctx context.Context, q querier, roleID int64) erro
 	return by.coversRoles(ctx, q, names)
 }
 
-// changeAccess runs do in a transaction that holds lockAccess. Every change of a user, a role, a
-// grant or a password token goes through it, except logins, rehashing, sweeping, and ending one's
-// own sessions and API tokens. If the change would leave no administrator although there was one
-// before, it returns a problem 409.
+// changeAccess runs do in a transaction that holds lockAccess. If the change would leave no
+// administrator although there was one before, it returns a 409. Every change of a user, a role, a
+// grant or a password token goes through it. These do not: logins, rehashing, sweeping, and ending
+// one's own sessions and API tokens.
 func changeAccess(ctx context.Context, db *pgxpool.Pool, do func(tx pgx.Tx) error) error {
 	return inTransaction(ctx, db, func(tx pgx.Tx) error {
 		if err := advisoryLock(ctx, tx, lockAccess); err != nil {
