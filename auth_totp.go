@@ -42,9 +42,9 @@ func totpStep(secret []byte, code string, now time.Time) (step int64, found bool
 	return step, found
 }
 
-// useTOTP reports whether the code is right for the user's secret. It stores the time step of a right
-// code: no instance accepts this code or an older one again. If the key file does not have the key
-// of the secret, the error is a 503.
+// useTOTP reports whether the code is right for the user's secret. It stores the time step of a
+// right code: no instance accepts this code or an older one again. If the key file does not have
+// the key of the secret, the error is a 503.
 //
 // The user's id is additional authenticated data, so that a secret cannot be decrypted in another
 // user's row. A secret that is encrypted under a former key is encrypted again, under the signer.

@@ -328,64 +328,6 @@ func (a *accounts) declarePermission(w http.ResponseWriter, r *http.Request, in 
 	return writeCreated(w, created, "", err)
 }
 
-// meaningRequest is the body of PATCH /api/v1/permissions/{name}.
-type meaningRequest struct {
-	Meaning string `json:"meaning"`
-}
-
-// updatePermission answers PATCH /api/v1/permissions/{name}: it changes the meaning.
-func (a *accounts) updatePermission(w http.ResponseWriter, r *http.Request, in meaningRequest) error {
-	const update = `UPDATE declared_permissions SET meaning = $2 WHERE name = $1`
-	var after permissionView
-	err := a.actOnPermission(r, func(ctx context.Context, tx pgx.Tx, by actor, p heldPermission) error {
-		if err := checkDeclaration(p.Name, in.Meaning); err != nil {
-			return err
-		}
-
-		after = permissionView{p.Name, in.Meaning, true}
-		if in.Meaning == p.Meaning {
-			return nil
-		}
-
-		if _, err := execute(ctx, tx, "change permission", update, p.Name, in.Meaning); err != nil {
-			return err
-		}
-		return audit(ctx, tx, by, "permission.update", "permission:"+p.Name, p, after)
-	})
-	return writeEntity(w, after, "", err)
-}
-
-// removePermission answers DELETE /api/v1/permissions/{name}. With ?force it takes the permission
-// from the roles and API tokens that hold it; without, such a permission is a 409. One that a
-// dataset requires is a 409 in any case, so that no dataset becomes visible.
-func (a *accounts) removePermission(w http.ResponseWriter, r *http.Request) error {
-	const remove = dropGrants + ` DELETE FROM declared_permissions WHERE name = $1`
-	query := r.URL.Query()
-	force := query.Get("force")
-	if !slices.Contains([]string{"", "true", "false"}, force) {
-		return invalid{{"force", fieldMalformed, "must be empty, true or false"}}.err()
-	}
-	isForced := query.Has("force") && force != "false"
-
-	return writeDone(w, a.actOnPermission(r, func(ctx context.Context, tx pgx.Tx, by actor, p heldPermission) error {
-		if p.IsRequired {
-			return conflict(codePermissionRequiredByDataset,
-				"Datasets require this permission. Change what they require first.")
-		}
-
-		isHeld := len(p.Roles) > 0 || p.APITokens > 0
-		if isHeld && !isForced {
-			return conflict(codePermissionInUse,
-				"Roles or API tokens hold this permission. ?force takes it from them.")
-		}
-
-		if _, err := execute(ctx, tx, "remove permission", remove, p.Name); err != nil {
-			return err
-		}
-		return audit(ctx, tx, by, "permission.delete", "permission:"+p.Name, p, nil)
-	}))
-}
-
 // heldPermission is a declared permission, with the roles and the number of unexpired API tokens
 // that name it.
 type heldPermission struct {
@@ -452,4 +394,62 @@ func (a *accounts) actOnPermission(
 
 		return do(ctx, tx, by, p)
 	})
+}
+
+// meaningRequest is the body of PATCH /api/v1/permissions/{name}.
+type meaningRequest struct {
+	Meaning string `json:"meaning"`
+}
+
+// updatePermission answers PATCH /api/v1/permissions/{name}: it changes the meaning.
+func (a *accounts) updatePermission(w http.ResponseWriter, r *http.Request, in meaningRequest) error {
+	const update = `UPDATE declared_permissions SET meaning = $2 WHERE name = $1`
+	var after permissionView
+	err := a.actOnPermission(r, func(ctx context.Context, tx pgx.Tx, by actor, p heldPermission) error {
+		if err := checkDeclaration(p.Name, in.Meaning); err != nil {
+			return err
+		}
+
+		after = permissionView{p.Name, in.Meaning, true}
+		if in.Meaning == p.Meaning {
+			return nil
+		}
+
+		if _, err := execute(ctx, tx, "change permission", update, p.Name, in.Meaning); err != nil {
+			return err
+		}
+		return audit(ctx, tx, by, "permission.update", "permission:"+p.Name, p, after)
+	})
+	return writeEntity(w, after, "", err)
+}
+
+// removePermission answers DELETE /api/v1/permissions/{name}. With ?force it takes the permission
+// from the roles and API tokens that hold it; without, such a permission is a 409. One that a
+// dataset requires is a 409 in any case, so that no dataset becomes visible.
+func (a *accounts) removePermission(w http.ResponseWriter, r *http.Request) error {
+	const remove = dropGrants + ` DELETE FROM declared_permissions WHERE name = $1`
+	query := r.URL.Query()
+	force := query.Get("force")
+	if !slices.Contains([]string{"", "true", "false"}, force) {
+		return invalid{{"force", fieldMalformed, "must be empty, true or false"}}.err()
+	}
+	isForced := query.Has("force") && force != "false"
+
+	return writeDone(w, a.actOnPermission(r, func(ctx context.Context, tx pgx.Tx, by actor, p heldPermission) error {
+		if p.IsRequired {
+			return conflict(codePermissionRequiredByDataset,
+				"Datasets require this permission. Change what they require first.")
+		}
+
+		isHeld := len(p.Roles) > 0 || p.APITokens > 0
+		if isHeld && !isForced {
+			return conflict(codePermissionInUse,
+				"Roles or API tokens hold this permission. ?force takes it from them.")
+		}
+
+		if _, err := execute(ctx, tx, "remove permission", remove, p.Name); err != nil {
+			return err
+		}
+		return audit(ctx, tx, by, "permission.delete", "permission:"+p.Name, p, nil)
+	}))
 }

@@ -32,6 +32,45 @@ const roleColumns = `
 	ARRAY(SELECT permission FROM role_permissions WHERE role_id = r.id) AS permissions,
 	` + declaredPermissions + ` AS declared`
 
+// roleChange holds the new fields of a role. A nil field stays unchanged.
+type roleChange struct {
+	Name                 *string  `json:"name"`
+	Description          *string  `json:"description"`
+	Permissions          []string `json:"permissions"`
+	RequiresSecondFactor *bool    `json:"requires_second_factor"`
+}
+
+// check returns a 422 if a field is invalid. It normalizes the name.
+func (c *roleChange) check(ctx context.Context, q querier) error {
+	known, err := knownPermissions(ctx, q)
+	if err != nil {
+		return err
+	}
+
+	var v invalid
+	if c.Name != nil {
+		name, ok := normalizeUsername(*c.Name)
+		v.check(ok, "name", fieldMalformed, usernameRule)
+		c.Name = &name
+	}
+	isDescription := c.Description == nil || isLine(*c.Description, 0, 200)
+	v.check(isDescription, "description", fieldMalformed,
+		"must be at most 200 characters without control characters")
+	v.checkPermissions(known, c.Permissions)
+	return v.err()
+}
+
+// apply returns the role with the new fields.
+func (c roleChange) apply(r role) role {
+	if c.Permissions != nil {
+		r.Permissions = effectivePermissions(r.Declared, []string{r.Name}, c.Permissions)
+	}
+	r.Name = valueOr(c.Name, r.Name)
+	r.Description = valueOr(c.Description, r.Description)
+	r.RequiresSecondFactor = valueOr(c.RequiresSecondFactor, r.RequiresSecondFactor)
+	return r
+}
+
 // getRole answers GET /api/v1/roles/{id}.
 func (a *accounts) getRole(w http.ResponseWriter, r *http.Request) error {
 	found, err := a.pathRole(r, a.core.db)
@@ -113,34 +152,6 @@ func roleNamed(ctx context.Context, q querier, field, name string) (role, error)
 	return getRole(ctx, q, `r.name = $1`, name, missing)
 }
 
-// roleChange holds the new fields of a role. A nil field stays unchanged.
-type roleChange struct {
-	Name                 *string  `json:"name"`
-	Description          *string  `json:"description"`
-	Permissions          []string `json:"permissions"`
-	RequiresSecondFactor *bool    `json:"requires_second_factor"`
-}
-
-// check returns a 422 if a field is invalid. It normalizes the name.
-func (c *roleChange) check(ctx context.Context, q querier) error {
-	known, err := knownPermissions(ctx, q)
-	if err != nil {
-		return err
-	}
-
-	var v invalid
-	if c.Name != nil {
-		name, ok := normalizeUsername(*c.Name)
-		v.check(ok, "name", fieldMalformed, usernameRule)
-		c.Name = &name
-	}
-	isDescription := c.Description == nil || isLine(*c.Description, 0, 200)
-	v.check(isDescription, "description", fieldMalformed,
-		"must be at most 200 characters without control characters")
-	v.checkPermissions(known, c.Permissions)
-	return v.err()
-}
-
 // errBuiltIn is the 409 of a change to a built-in role.
 var errBuiltIn = conflict(codeRoleBuiltIn, "The role admin cannot be removed or changed, "+
 	"except for requires_second_factor. The role member cannot be renamed or removed.")
@@ -213,17 +224,6 @@ func updateRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleCha
 		return role{}, err
 	}
 	return after, audit(ctx, tx, by, "role.update", "role:"+before.Name, before, after)
-}
-
-// apply returns the role with the new fields.
-func (c roleChange) apply(r role) role {
-	if c.Permissions != nil {
-		r.Permissions = effectivePermissions(r.Declared, []string{r.Name}, c.Permissions)
-	}
-	r.Name = valueOr(c.Name, r.Name)
-	r.Description = valueOr(c.Description, r.Description)
-	r.RequiresSecondFactor = valueOr(c.RequiresSecondFactor, r.RequiresSecondFactor)
-	return r
 }
 
 // storeRole changes a role, unchecked and without an audit row, and returns it.

@@ -61,6 +61,75 @@ func (a *accounts) getUser(w http.ResponseWriter, r *http.Request) error {
 	return writeEntity(w, u, u.tag(), err)
 }
 
+// userAction changes a user, or ends the user's credentials, on behalf of an actor. Requires
+// lockAccess and a checked target (see actOnUser).
+type userAction func(ctx context.Context, tx pgx.Tx, by actor, target user) error
+
+// actOnUser runs do on the user of the path, under lockAccess. It checks the target first: the
+// caller must hold every permission of this user's roles, and If-Match, if given, must name the
+// user's entity tag.
+func (a *accounts) actOnUser(r *http.Request, do userAction) error {
+	return a.administer(r, userManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
+		target, err := getUser(ctx, tx, pathUUID(r, "id"))
+		if err != nil {
+			return err
+		}
+
+		// The subset rule holds for a disabled target too.
+		if err := by.coversRoles(ctx, tx, target.Roles); err != nil {
+			return err
+		}
+		if err := checkMatch(r.Header["If-Match"], target.tag()); err != nil {
+			return err
+		}
+
+		return do(ctx, tx, by, target)
+	})
+}
+
+// actOnUserAndAnswer runs do on the user of the path, as actOnUser does, and answers with the
+// changed user.
+func (a *accounts) actOnUserAndAnswer(w http.ResponseWriter, r *http.Request, do userAction) error {
+	var after user
+	err := a.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) (err error) {
+		if err := do(ctx, tx, by, target); err != nil {
+			return err
+		}
+		after, err = getUser(ctx, tx, target.ID)
+		return err
+	})
+
+	return writeEntity(w, after, after.tag(), err)
+}
+
+// userChange holds the new fields of a user. Nil is no change; an empty e-mail address removes it.
+type userChange struct {
+	Username    *string `json:"username"`
+	Email       *string `json:"email"`
+	DisplayName *string `json:"display_name"`
+	Status      *string `json:"status"`
+}
+
+// check returns a 422 if a field is invalid. It normalizes user name and e-mail address.
+func (c *userChange) check() error {
+	var v invalid
+	checkIdentity(&v, c.Username, c.Email, c.DisplayName)
+	v.oneOf("status", c.Status, statusActive, statusDisabled, statusPending)
+	return v.err()
+}
+
+// apply returns the user with the new fields.
+func (c userChange) apply(u user) user {
+	u.Username = valueOr(c.Username, u.Username)
+	u.DisplayName = valueOr(c.DisplayName, u.DisplayName)
+	u.Status = valueOr(c.Status, u.Status)
+	u.Email = cmp.Or(c.Email, u.Email)
+	if u.Email != nil && *u.Email == "" {
+		u.Email = nil
+	}
+	return u
+}
+
 // errUseOwnRoute is the 403 of a change to oneself for which another route asks for the password.
 var errUseOwnRoute = forbidden(codeUseOwnRoute,
 	"Change your own e-mail address by PATCH /api/v1/auth/me, your own password by PUT /api/v1/auth/password "+
@@ -181,25 +250,6 @@ func (a *accounts) removeUserRole(w http.ResponseWriter, r *http.Request) error 
 	})
 }
 
-// userAction changes a user, or ends the user's credentials, on behalf of an actor. Requires
-// lockAccess and a checked target (see actOnUser).
-type userAction func(ctx context.Context, tx pgx.Tx, by actor, target user) error
-
-// actOnUserAndAnswer runs do on the user of the path, as actOnUser does, and answers with the
-// changed user.
-func (a *accounts) actOnUserAndAnswer(w http.ResponseWriter, r *http.Request, do userAction) error {
-	var after user
-	err := a.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) (err error) {
-		if err := do(ctx, tx, by, target); err != nil {
-			return err
-		}
-		after, err = getUser(ctx, tx, target.ID)
-		return err
-	})
-
-	return writeEntity(w, after, after.tag(), err)
-}
-
 // deleteUser answers DELETE /api/v1/users/{id}.
 func (a *accounts) deleteUser(w http.ResponseWriter, r *http.Request) error {
 	return writeDone(w, a.actOnUser(r, deleteUser)) // the function below, not this handler
@@ -255,28 +305,6 @@ func (a *accounts) endTokensOfUser(w http.ResponseWriter, r *http.Request) error
 	}))
 }
 
-// actOnUser runs do on the user of the path, under lockAccess. It checks the target first: the
-// caller must hold every permission of this user's roles, and If-Match, if given, must name the
-// user's entity tag.
-func (a *accounts) actOnUser(r *http.Request, do userAction) error {
-	return a.administer(r, userManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
-		target, err := getUser(ctx, tx, pathUUID(r, "id"))
-		if err != nil {
-			return err
-		}
-
-		// The subset rule holds for a disabled target too.
-		if err := by.coversRoles(ctx, tx, target.Roles); err != nil {
-			return err
-		}
-		if err := checkMatch(r.Header["If-Match"], target.tag()); err != nil {
-			return err
-		}
-
-		return do(ctx, tx, by, target)
-	})
-}
-
 // createUser creates a user. The actor must hold the roles' permissions. Requires lockAccess.
 func createUser(ctx context.Context, tx pgx.Tx, by actor, n newUser) (user, error) {
 	if err := by.coversRoles(ctx, tx, n.roles); err != nil {
@@ -288,34 +316,6 @@ func createUser(ctx context.Context, tx pgx.Tx, by actor, n newUser) (user, erro
 		return user{}, err
 	}
 	return u, audit(ctx, tx, by, "user.create", "user:"+u.Username, nil, u)
-}
-
-// userChange holds the new fields of a user. Nil is no change; an empty e-mail address removes it.
-type userChange struct {
-	Username    *string `json:"username"`
-	Email       *string `json:"email"`
-	DisplayName *string `json:"display_name"`
-	Status      *string `json:"status"`
-}
-
-// check returns a 422 if a field is invalid. It normalizes user name and e-mail address.
-func (c *userChange) check() error {
-	var v invalid
-	checkIdentity(&v, c.Username, c.Email, c.DisplayName)
-	v.oneOf("status", c.Status, statusActive, statusDisabled, statusPending)
-	return v.err()
-}
-
-// apply returns the user with the new fields.
-func (c userChange) apply(u user) user {
-	u.Username = valueOr(c.Username, u.Username)
-	u.DisplayName = valueOr(c.DisplayName, u.DisplayName)
-	u.Status = valueOr(c.Status, u.Status)
-	u.Email = cmp.Or(c.Email, u.Email)
-	if u.Email != nil && *u.Email == "" {
-		u.Email = nil
-	}
-	return u
 }
 
 // updateUser changes a user. A change of status voids the password token and makes a login under
