@@ -258,6 +258,16 @@ func (r degreesRange) isApart(p, q position) bool {
 	return max(p[1], q[1]) < r.south || min(p[1], q[1]) > r.north
 }
 
+// shareCore is slots.shareCore for the request of a context. It also returns the error of a context
+// that has ended. In a command there is no request.
+func shareCore(ctx context.Context) error {
+	c, isRequest := ctx.Value(callerKey{}).(*caller)
+	if !isRequest || ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return c.slots.shareCore(ctx)
+}
+
 // findInArea returns up to limit files after the keys in after whose footprints meet the filter's
 // area. It compares files of the area's box, maxHits at a time, until one of them meets the area:
 // some clients take an empty page for the last one. next are the keys after which a further search
@@ -279,8 +289,8 @@ func findInArea(
 		}
 
 		for _, file := range candidates {
-			if ctx.Err() != nil {
-				return nil, nil, ctx.Err()
+			if err := shareCore(ctx); err != nil {
+				return nil, nil, err
 			}
 
 			meets := f.area.meetsFile(file.extent)
@@ -321,8 +331,8 @@ func countInArea(ctx context.Context, q querier, f fileFilter, isBox bool) (*lis
 	f.isPartly = isBox
 	candidates, err := listFiles(ctx, q, f, firstFile(), maxHits)
 	for _, file := range candidates {
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
+		if err := shareCore(ctx); err != nil {
+			return nil, err
 		}
 		if !f.area.meetsFile(file.extent) {
 			total.Total--

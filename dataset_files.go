@@ -467,8 +467,8 @@ func findFiles(
 
 		// Each candidate meets the filter's box.
 		for _, file := range candidates {
-			if ctx.Err() != nil {
-				return nil, ctx.Err()
+			if err := shareCore(ctx); err != nil {
+				return nil, err
 			}
 			isApart := f.area != nil && !f.area.meetsFile(file.extent)
 			isBeside := f.isPoint && !file.contains(f.box.West, f.box.South)

@@ -272,6 +272,17 @@ func (s *slots) acquireCore(ctx context.Context) (err error) {
 	return err
 }
 
+// shareCore lets the requests compute that wait for this one's slot, and waits for its next turn.
+// Long loops call it.
+func (s *slots) shareCore(ctx context.Context) error {
+	if s.releaseCore == nil {
+		return nil
+	}
+
+	s.leaveCore()
+	return s.acquireCore(ctx)
+}
+
 // leaveCore gives back the slot to compute, if the request holds one.
 func (s *slots) leaveCore() {
 	if s.releaseCore != nil {

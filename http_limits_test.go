@@ -113,21 +113,28 @@ func TestOneCallerStarvesNobody(t *testing.T) {
 		running.Wait()
 	})
 
-	t.Run("four reports", func(t *testing.T) {
+	t.Run("requests that compute", func(t *testing.T) {
 		reporter := ts.signIn("reporter", datasetRead)
 
-		// A report that takes its time has this slot.
-		leave, err := ts.limits.cores.acquire(t.Context(), reporter.must(200, "GET", mePath, nil).text("id"))
-		if err != nil {
+		// A request that computes for as long as the others run has this slot, and shares it.
+		busy := newSlots(ts.limits, reporter.must(200, "GET", mePath, nil).text("id"))
+		if err := busy.acquireCore(t.Context()); err != nil {
 			t.Fatal(err)
 		}
+		computing, end := context.WithCancel(t.Context())
 		var running sync.WaitGroup
+		running.Go(func() {
+			for computing.Err() == nil {
+				busy.shareCore(computing)
+			}
+			busy.release()
+		})
 		for range 4 {
-			running.Go(func() { reporter.must(200, "GET", dataset+"/report", nil) })
+			running.Go(func() { reporter.must(200, "GET", dataset+"/coverage.svg", nil) })
 		}
 		others(t)
 		reporter.must(200, "GET", mePath, nil)
-		leave()
+		end()
 		running.Wait()
 	})
 }
