@@ -41,7 +41,7 @@ func actorOf(r *http.Request) actor {
 	return by
 }
 
-// operatorActor returns the user of the command line, who holds every permission.
+// operatorActor returns the actor of the commands: the operator, who holds every permission.
 func operatorActor() actor {
 	return actor{
 		name:       "operator",
@@ -50,7 +50,7 @@ func operatorActor() actor {
 	}
 }
 
-// serviceActor returns the service itself, which holds every permission.
+// serviceActor returns the service itself as an actor, which holds every permission.
 func serviceActor() actor { return actor{name: "cairn", mayAll: true} }
 
 // insertAudit begins a statement that adds rows to the audit log.

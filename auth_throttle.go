@@ -39,8 +39,8 @@ type attempt struct {
 //
 // The text that was typed is counted, whether or not a user has that name. "Bob" and "bob" share a
 // count; "bob" and "bob@example.org" never do. So a 429 does not tell which names exist, or which
-// name and address belong to one account. There is one exception: in a network that an account
-// knows, its name is not locked out, which tells that it exists.
+// name and address belong to one account. There is one exception: a network that an account knows.
+// There the account's name is not locked out, which tells that the account exists.
 //
 // The second rule is the lockout. It is left out in a network from which the account has signed in
 // before: there, failures neither lead to a lockout nor prolong one.

@@ -100,7 +100,7 @@ func (ring *keyring) verifyAccessToken(token string, now time.Time, longest time
 		return tokenClaims{}, errToken
 	}
 
-	// signAccessToken must write the same payload for these claims. Its ID is the result of
+	// signAccessToken must write the same payload for these claims, and get such an ID from
 	// rand.Text.
 	again, _ := json.Marshal(claims)
 	isCanonical := payload == base64.RawURLEncoding.EncodeToString(again)

@@ -7,8 +7,9 @@
 // It trusts the operator, the key file, the database, and the proxies that CAIRN_TRUSTED_PROXIES
 // names.
 //
-// Read schema.sql first, then server.go (every route, who may call it, and how long it may take),
-// auth_principal.go, auth_tokens.go, auth.go and rbac.go. ARCHITECTURE.md gives the whole order.
+// Read schema.sql first, then server.go (how a request is served, and who may call which route),
+// auth_tokens.go, auth_principal.go, auth_access.go, rbac.go and auth.go. ARCHITECTURE.md gives the
+// whole order.
 package main
 
 import (

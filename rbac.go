@@ -194,8 +194,8 @@ const (
 )
 
 // endOldCredentials ends the credentials that must not outlive a change of permissions. It must be
-// called before the change. users is oneUser or roleHolders, and id that of the user or the role.
-// given are the permissions of that user or role after the change.
+// called before the change. users is oneUser or roleHolders; id names the user or the role. given
+// are the permissions of that user or role after the change.
 //
 //   - The users' password tokens are voided, because they were made for the old permissions.
 //   - The sessions of users who gain a permission end, because somebody who knew an older password
@@ -339,9 +339,11 @@ type heldPermission struct {
 }
 
 // actOnPermission runs do on the declared permission of the path, under lockAccess. It checks the
-// subset rule first: the caller must hold every permission of the roles that have this one. If an
-// API token names it or a dataset requires it, the caller must hold the permission itself, and the
-// 403 does not tell which of the two it is.
+// subset rule first:
+//
+//   - The caller must hold every permission of the roles that have this one.
+//   - If an API token names it or a dataset requires it, the caller must hold the permission
+//     itself. The 403 does not tell which of the two it is.
 func (a *accounts) actOnPermission(
 	r *http.Request,
 	do func(context.Context, pgx.Tx, actor, heldPermission) error,

@@ -210,7 +210,7 @@ func updateRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleCha
 		return before, nil
 	}
 
-	// Holders may gain permissions by either change.
+	// Either change may give the holders a permission.
 	isLifted := before.RequiresSecondFactor && !wanted.RequiresSecondFactor
 	if isLifted || !slices.Equal(before.Permissions, wanted.Permissions) {
 		err := endOldCredentials(ctx, tx, by, roleHolders, before.ID, wanted.Permissions)
@@ -252,7 +252,7 @@ func storeRole(ctx context.Context, tx pgx.Tx, id int64, c roleChange) (role, er
 	return getRole(ctx, tx, `r.id = $1`, id, nil)
 }
 
-// deleteRole deletes a role. Its holders get the role that reassign names; without reassign, a role
+// deleteRole deletes a role. The holders get the role that reassign names. Without reassign, a role
 // with holders is a 409. The actor must hold the permissions of both roles. Messages to the deleted
 // role do not go to the other one. Requires lockAccess.
 func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *string) error {

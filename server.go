@@ -42,11 +42,16 @@ const paged = "limit cursor"
 // serves requests, is printed by "cairn routes", and drives the authorization tests. "cairn routes"
 // builds the table with nil components, so building it must not read their fields.
 //
-// The first line of a row has the path and who may call it. The second has the handler, its class
-// and the largest body of a change. The third, if any, has the query parameters that it takes.
-// Requirements (public …) and sizes (small …) are in http.go, classes (quick …) in http_limits.go,
-// permissions (userManage …) in accounts.go. A handler without withBody takes no body, or decodes
-// it itself, because the body is optional or has defaults.
+// A row has two or three lines:
+//
+//  1. the path, and who may call the route: a requirement (public …, in http.go) or a permission
+//     (userManage …, in accounts.go);
+//  2. the handler, its class (quick …, in http_limits.go) and, for a change, the largest body
+//     (small …, in http.go);
+//  3. the query parameters, if the route takes any.
+//
+// A handler without withBody takes no body, or decodes it itself, because the body is optional or
+// has defaults.
 func (s *server) routes() []route {
 	api := s.apiRoutes()
 	return slices.Concat(
