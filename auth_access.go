@@ -124,7 +124,7 @@ func (a *accounts) authorize(ctx context.Context, rt route, c *caller) error {
 
 	// A refused API token may still be in the database: it has expired, or its owner is disabled.
 	// Then its use is counted for the audit log.
-	p, err := getPrincipal(ctx, a.core.db, &a.users, c.credential)
+	p, err := a.getPrincipal(ctx, a.core.db, c.credential)
 	if err == errInvalidToken && !isSession {
 		if tallyErr := a.tallyToken(ctx, c); tallyErr != nil {
 			return tallyErr

@@ -353,7 +353,7 @@ func (c *userCache) get(ctx context.Context, q querier, id string, versions acce
 // Every signed-in request runs one of the two statements at least once. The row that it gets has
 // the versions under which a cached user is valid. So a logout, a disabled user, a removed role and
 // a revoked token act at once on every instance.
-func getPrincipal(ctx context.Context, q querier, cache *userCache, c credential) (*principal, error) {
+func (a *accounts) getPrincipal(ctx context.Context, q querier, c credential) (*principal, error) {
 	const bySession = `
 		SELECT ` + versionColumns + `,
 			s.user_id::text,
@@ -403,7 +403,7 @@ func getPrincipal(ctx context.Context, q querier, cache *userCache, c credential
 		return nil, err
 	}
 
-	u, err := cache.get(ctx, q, found.UserID, found.accessVersions)
+	u, err := a.users.get(ctx, q, found.UserID, found.accessVersions)
 	if err != nil {
 		return nil, err
 	}

@@ -10,12 +10,13 @@ import (
 // is valid. An apiReader reads what such a page shows; its err ends in an error page.
 func (api *apiReader) recognize() {
 	c := callerOf(api.r)
-	credential, err := api.console.accounts.readSessionCookie(api.r)
+	accounts := api.console.accounts
+	credential, err := accounts.readSessionCookie(api.r)
 	if c.principal != nil || err != nil {
 		return
 	}
 
-	p, err := getPrincipal(api.r.Context(), api.console.core.db, &api.console.accounts.users, credential)
+	p, err := accounts.getPrincipal(api.r.Context(), api.console.core.db, credential)
 	if err == errInvalidToken {
 		return
 	}

@@ -175,7 +175,7 @@ func (a *accounts) administer(
 // none is needed). Requires lockAccess.
 func (a *accounts) actorNow(ctx context.Context, tx pgx.Tx, r *http.Request, permission string) (actor, error) {
 	by := actorOf(r)
-	p, err := getPrincipal(ctx, tx, &a.users, callerOf(r).credential)
+	p, err := a.getPrincipal(ctx, tx, callerOf(r).credential)
 	if err != nil {
 		return by, err
 	}
