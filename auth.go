@@ -218,7 +218,7 @@ func (a *accounts) refresh(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	sess, err := rotateSession(r.Context(), a.core.db, id, generation, actorOf(r), a.core.cfg)
-	if p, ok := errors.AsType[*problem](err); ok && p.status == http.StatusUnauthorized {
+	if refusal, ok := errors.AsType[*problem](err); ok && refusal.status == http.StatusUnauthorized {
 		a.setCookie(w, refreshCookieKind, "", -1) // the session has ended
 	}
 	if err != nil {

@@ -187,13 +187,13 @@ func (a *accounts) checkProxiedOrigin(r *http.Request) error {
 // auditRefusal returns err, which may be nil. If it is the refusal of a signed-in caller, it is
 // audited. An attempt that was throttled is counted: a login, a registration or another.
 func (a *accounts) auditRefusal(rt route, r *http.Request, err error) error {
-	p, ok := errors.AsType[*problem](err)
+	answer, ok := errors.AsType[*problem](err)
 	if !ok {
 		return err
 	}
 
 	// One count for all networks, because a flood comes from too many.
-	if p.code == codeTooManyAttempts {
+	if answer.code == codeTooManyAttempts {
 		a.failures.add(tally{action: "login.throttled"}, 1)
 		return err
 	}
@@ -201,7 +201,7 @@ func (a *accounts) auditRefusal(rt route, r *http.Request, err error) error {
 	c := callerOf(r)
 	by := actorOf(r)
 	isAnonymous := c.principal == nil || rt.who == public
-	isRefusal := p.status == http.StatusForbidden || p.code == codeLastAdministrator
+	isRefusal := answer.status == http.StatusForbidden || answer.code == codeLastAdministrator
 	if isAnonymous || !isRefusal {
 		return err
 	}
@@ -232,8 +232,8 @@ func (a *accounts) auditRefusal(rt route, r *http.Request, err error) error {
 	ctx, cancel := lastMoment(r.Context())
 	defer cancel()
 	after := map[string]any{
-		"code":       p.code,
-		"permission": p.permission,
+		"code":       answer.code,
+		"permission": answer.permission,
 		"path":       cleanText([]byte(r.URL.Path), maxNameText),
 	}
 	auditErr := c.slots.acquirePool(ctx) // a request that sends holds no slot; call gives it back

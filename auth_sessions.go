@@ -465,9 +465,9 @@ func withLoginPage(r *http.Request, err error, baseURL string) error {
 	}
 
 	// A copy, because many requests share the problem.
-	p := *refused
-	p.location = loginPathTo(safeNext(uri, baseURL))
-	return &p
+	redirect := *refused
+	redirect.location = loginPathTo(safeNext(uri, baseURL))
+	return &redirect
 }
 
 // passwordPath returns the path of the page that sets a password with a token. The token follows #,

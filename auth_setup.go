@@ -97,8 +97,8 @@ func (a *accounts) ensureAdministrator(ctx context.Context) error {
 	}
 
 	// A problem means that the name is retired: admin was deleted or renamed.
-	if p, ok := errors.AsType[*problem](err); ok {
-		a.core.log.Warn(nobodyCanSignIn, "error", p.code)
+	if refusal, ok := errors.AsType[*problem](err); ok {
+		a.core.log.Warn(nobodyCanSignIn, "error", refusal.code)
 		return nil
 	}
 
