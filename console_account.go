@@ -42,15 +42,18 @@ func (c *console) homePage(api *apiReader) *page {
 	return &page{Template: "home", Title: "Cairn", Data: data}
 }
 
-// addAnalyses returns the datasets with no other details than the overview of the report and the
-// newest analysis, if there is one.
+// addAnalyses returns the datasets with no other details than the overview of the report and one
+// analysis: the last one that has read the directory, or else the newest, if there is one.
 func (api *apiReader) addAnalyses(datasets []datasetItem) (list []datasetDetails) {
 	const query = `
 		SELECT ` + analysisColumns + `
 		FROM unnest($1::bigint[]) dataset
 		JOIN analyses a ON a.id = (
-			SELECT max(id) FROM analyses
+			SELECT id
+			FROM analyses
 			WHERE dataset_id = dataset
+			ORDER BY state IN ('succeeded', 'failed') AND NOT checks_only DESC, id DESC
+			LIMIT 1
 		)`
 
 	if api.err != nil {

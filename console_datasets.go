@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"net/url"
+	"path"
 	"regexp"
 	"strconv"
 	"strings"
@@ -239,12 +240,17 @@ func (c *console) filePage(api *apiReader) *page {
 		Dataset datasetDetails
 		Content string // the path of the file's content
 		URL     string // of the content
+		Packed  string // GDAL's prefix for a packed file, or ""
 		View    string // the box of the file and what is around it, for the map; "": it has none
 	}{
 		fileDetails: file,
 		Dataset:     d,
 		Content:     content,
 		URL:         c.core.baseURL(api.r) + content,
+		Packed: map[string]string{
+			".zip": "/vsizip/",
+			".gz":  "/vsigzip/",
+		}[path.Ext(file.Path)],
 	}
 
 	if file.BBox != nil {

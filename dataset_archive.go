@@ -11,14 +11,25 @@ import (
 	"strings"
 )
 
+// maxArchived is how many files an archive may have. Their names stay in memory to its end.
+const maxArchived = 100_000
+
 // getArchive answers GET /api/v1/datasets/{id}/archive.zip with the content of the files that match
 // the filter. The files are not compressed, because most of them are already. The archive is made
 // while it is sent, so it has no length and no ranges. If a file fails or changes meanwhile, the
 // connection is cut, so that no client takes the archive for whole.
 func (c *catalogue) getArchive(w http.ResponseWriter, r *http.Request) error {
-	d, f, err := c.filterWithSlot(r)
+	d, f, err := c.pathFilter(r)
 	if err != nil {
 		return err
+	}
+	total, err := countFiles(r.Context(), c.core.db, f)
+	if err != nil {
+		return err
+	}
+	if total.Total > maxArchived {
+		detail := fmt.Sprintf("is at most %d files; narrow the filter, or take urls.txt", maxArchived)
+		return invalid{{"path", fieldOutOfRange, detail}}.err()
 	}
 
 	h := w.Header()
@@ -31,6 +42,7 @@ func (c *catalogue) getArchive(w http.ResponseWriter, r *http.Request) error {
 
 	// Finding files may compute: they may be compared with an area.
 	slots := callerOf(r).slots
+	slots.leavePool()
 	if err := slots.acquireCore(r.Context()); err != nil {
 		return err
 	}
@@ -53,6 +65,7 @@ func (c *catalogue) getArchive(w http.ResponseWriter, r *http.Request) error {
 		return slots.acquireCore(r.Context())
 	})
 	if err != nil {
+		h.Del("Content-Disposition") // if nothing has been sent yet, the answer is a problem
 		return err
 	}
 
@@ -65,17 +78,9 @@ func (c *catalogue) getArchive(w http.ResponseWriter, r *http.Request) error {
 	return out.Flush()
 }
 
-// filterWithSlot is pathFilter for a request that holds no slot of the pool.
-func (c *catalogue) filterWithSlot(r *http.Request) (d dataset, f fileFilter, err error) {
-	err = withPoolSlot(r, slow, func(ctx context.Context) (err error) {
-		d, f, err = c.pathFilter(r.WithContext(ctx))
-		return err
-	})
-	return d, f, err
-}
-
-// addToArchive adds the content of a file. Its name in the archive is its path in the dataset, with
-// %5C for a backslash, which some programs take for a slash.
+// addToArchive adds the content of a file. Its name in the archive is its path in the dataset. Some
+// programs take a backslash for a slash, so a path with one has %5C for it, and %25 for a percent
+// sign.
 func (c *catalogue) addToArchive(ctx context.Context, archive *zip.Writer, m storedFile) error {
 	f, err := c.openContent(ctx, m)
 	if err != nil {
@@ -83,9 +88,12 @@ func (c *catalogue) addToArchive(ctx context.Context, archive *zip.Writer, m sto
 	}
 	defer f.closeLater()
 
-	path, _ := decodePath(m.Path) // as the walk wrote it
+	name, _ := decodePath(m.Path) // as the walk wrote it
+	if strings.Contains(name, `\`) {
+		name = strings.NewReplacer("%", "%25", `\`, "%5C").Replace(name)
+	}
 	out, err := archive.CreateHeader(&zip.FileHeader{
-		Name:     strings.ReplaceAll(path, `\`, "%5C"),
+		Name:     name,
 		Method:   zip.Store,
 		Modified: m.ModifiedAt.Time,
 	})

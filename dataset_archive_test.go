@@ -4,6 +4,7 @@ import (
 	"archive/zip"
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -89,7 +90,46 @@ func TestArchive(t *testing.T) {
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
-	root.refused(404, "not_found", "GET", dataset+"/archive.zip", nil)
+	a := root.refused(404, "not_found", "GET", dataset+"/archive.zip", nil)
+	check(t, "name of an answer that is no archive", a.header.Get("Content-Disposition"), "")
+}
+
+// TestExportsEndWithTheDataset: an export breaks off if the dataset is hidden from the caller while
+// it is made.
+func TestExportsEndWithTheDataset(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	root := ts.signIn("root", "all")
+	root.must(201, "POST", permissionsPath, map[string]string{"name": "lidar.see", "meaning": "See them."})
+	reader := ts.signIn("reader", datasetRead, datasetDownload)
+
+	// More than the sockets hold, so the answer waits for its client.
+	files := make([]ElevationDatasetFileMeta, 40_000)
+	for i := range files {
+		files[i].Path = fmt.Sprintf("%0400d.tif", i)
+		files[i].Status = fileStatusUnsupported
+		files[i].Warnings = []string{}
+	}
+	dataset := fmt.Sprint("/api/v1/datasets/", ts.addFiles("many", files))
+	r, err := http.NewRequestWithContext(t.Context(), "GET", ts.url+dataset+"/urls.txt", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+reader.token)
+	r.Header.Set("Accept-Encoding", "identity")
+	a, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Body.Close()
+	if _, err := io.CopyN(io.Discard, a.Body, 1<<10); err != nil {
+		t.Fatal(err)
+	}
+
+	root.must(200, "PATCH", dataset, map[string]string{"requires": "lidar.see"})
+	if _, err := io.Copy(io.Discard, a.Body); err == nil {
+		t.Error("the export ended as if it were whole")
+	}
 }
 
 // TestArchiveIsCut: an archive breaks off if a file changes while it is sent.

@@ -84,6 +84,13 @@ func (c *catalogue) getFootprints(w http.ResponseWriter, r *http.Request) error 
 func (c *catalogue) eachFile(r *http.Request, f fileFilter, emit func(datasetFile) error) error {
 	find := func(after []string, limit int) (files []datasetFile, next []string, err error) {
 		err = withPoolSlot(r, slow, func(ctx context.Context) (err error) {
+			// The dataset may have been removed meanwhile, or hidden from the caller.
+			if f.datasetID != nil {
+				if _, err := c.pathDataset(r.WithContext(ctx)); err != nil {
+					return err
+				}
+			}
+
 			files, next, err = findItems(ctx, c.core.db, f, after, limit)
 			return err
 		})

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"compress/gzip"
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // leastZipped is the size of the smallest answer that is compressed, in bytes. A smaller one fits
@@ -12,25 +14,20 @@ import (
 const leastZipped = 1 << 10
 
 // withGzip returns a handler whose answers are compressed if the client accepts gzip. It compresses
-// only complete answers of text to GET and HEAD. None of them has both a secret and a text that
-// another site chooses, so their sizes reveal nothing (the attack BREACH needs both).
+// only complete answers to GET and HEAD: JSON, SVG, styles and scripts. Pages are sent as they are:
+// another site can choose a part of them, and could guess the rest by their size (BREACH).
 func withGzip(next http.Handler) http.Handler {
+	// A writer takes 1.2 MB, so each is used again.
+	writers := &sync.Pool{New: func() any {
+		w, _ := gzip.NewWriterLevel(nil, gzip.BestSpeed) // fails only for an unknown level
+		return w
+	}}
+
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !isRead(r) {
-			next.ServeHTTP(w, r)
-			return
+		if isRead(r) {
+			w = &gzipWriter{ResponseWriter: w, request: r, writers: writers}
 		}
-
-		zipped := &gzipWriter{
-			ResponseWriter: w,
-			isAccepted:     acceptsGzip(r.Header.Get("Accept-Encoding")),
-		}
-		next.ServeHTTP(zipped, r)
-
-		// After a panic, the answer must not look complete.
-		if zipped.body != nil {
-			zipped.body.Close()
-		}
+		next.ServeHTTP(w, r)
 	})
 }
 
@@ -53,19 +50,20 @@ func acceptsGzip(accepted string) bool {
 // and no entity tag for If-Match. The tags of lists become weak.
 type gzipWriter struct {
 	http.ResponseWriter
-	isAccepted bool
-	body       *gzip.Writer // nil: the answer is sent as it is
+	request *http.Request
+	writers *sync.Pool // of *gzip.Writer
+	isOwed  bool       // the headers are sent with the body, which is compressed first
 }
 
-// WriteHeader decides whether the answer is compressed, and sends its headers.
+// WriteHeader decides whether the answer is compressed. If it is not, it sends the headers.
 func (w *gzipWriter) WriteHeader(status int) {
 	h := w.Header()
 	size, _ := strconv.Atoi(h.Get("Content-Length"))
 	mediaType, _, _ := strings.Cut(h.Get("Content-Type"), ";")
-	isText := strings.HasPrefix(mediaType, "text/") ||
-		strings.HasSuffix(mediaType, "json") ||
-		strings.HasSuffix(mediaType, "yaml") ||
-		strings.HasSuffix(mediaType, "xml")
+	isText := strings.HasSuffix(mediaType, "json") ||
+		strings.HasSuffix(mediaType, "xml") ||
+		mediaType == "text/css" ||
+		mediaType == "text/javascript"
 	isWhole := h.Get("Accept-Ranges") == "" && h.Get("Content-Encoding") == ""
 	isTagged := h.Get("ETag") != ""
 	isList := h.Get("Vary") == "Accept-Encoding" // see writeTaggedBytes
@@ -74,24 +72,41 @@ func (w *gzipWriter) WriteHeader(status int) {
 	if canZip && !isList {
 		h.Add("Vary", "Accept-Encoding")
 	}
-	if canZip && w.isAccepted {
-		h.Del("Content-Length")
-		h.Set("Content-Encoding", "gzip")
-		if isTagged {
-			h.Set("ETag", "W/"+h.Get("ETag"))
-		}
-		w.body, _ = gzip.NewWriterLevel(w.ResponseWriter, gzip.BestSpeed) // fails only for an unknown level
+	if !canZip || !acceptsGzip(w.request.Header.Get("Accept-Encoding")) {
+		w.ResponseWriter.WriteHeader(status)
+		return
 	}
 
-	w.ResponseWriter.WriteHeader(status)
+	h.Del("Content-Length")
+	h.Set("Content-Encoding", "gzip")
+	if isTagged {
+		h.Set("ETag", "W/"+h.Get("ETag"))
+	}
+	w.isOwed = w.request.Method == http.MethodGet
+	if !w.isOwed {
+		w.ResponseWriter.WriteHeader(status)
+	}
 }
 
-// Write sends part of the body.
+// Write sends the body. One that is compressed comes in one piece, from writeBytes.
 func (w *gzipWriter) Write(b []byte) (int, error) {
-	if w.body != nil {
-		return w.body.Write(b)
+	if !w.isOwed {
+		return w.ResponseWriter.Write(b)
 	}
-	return w.ResponseWriter.Write(b)
+
+	// The client may be slow, so the writer is given back before the answer is sent.
+	var body bytes.Buffer
+	zipped := w.writers.Get().(*gzip.Writer)
+	zipped.Reset(&body)
+	zipped.Write(b) // never fails, and neither does Close: the buffer grows
+	zipped.Close()
+	w.writers.Put(zipped)
+
+	w.isOwed = false
+	w.Header().Set("Content-Length", strconv.Itoa(body.Len()))
+	w.ResponseWriter.WriteHeader(http.StatusOK)
+	_, err := w.ResponseWriter.Write(body.Bytes())
+	return len(b), err
 }
 
 // Unwrap returns the wrapped writer, for http.ResponseController.

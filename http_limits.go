@@ -146,7 +146,7 @@ func (c class) timeout() time.Duration {
 		slow:    10 * time.Second,
 		bulk:    time.Minute,
 		heavy:   5 * time.Minute,
-		stream:  10 * time.Minute,
+		stream:  time.Hour,
 		sending: time.Hour,
 	}[c]
 }

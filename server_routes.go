@@ -115,7 +115,7 @@ func datasetRoutes(c *catalogue) []route {
 		reads("/api/v1/datasets/{id}/data/{path...}", datasetDownload,
 			c.getContent, sending),
 		reads("/api/v1/datasets/{id}/archive.zip", datasetDownload,
-			c.getArchive, sending,
+			c.getArchive, stream,
 			fileFilters),
 		reads("/api/v1/datasets/{id}/urls.txt", datasetDownload,
 			c.getURLs, stream,
