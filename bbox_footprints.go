@@ -259,26 +259,31 @@ func (m *extent) contains(lon, lat float64) bool {
 		return true
 	}
 
+	const rounding = 1e-6 // in pixels, of a point on the edge
+	column, row, err := m.pixelAt(crs, shift, lon, lat)
+	isInColumns := column >= -rounding && column <= float64(*m.Width)+rounding
+	isInRows := row >= -rounding && row <= float64(*m.Height)+rounding
+	return err == nil && isInColumns && isInRows
+}
+
+// pixelAt returns where a point in degrees lies in the raster, in pixels from its outer corner. The
+// CRS and its shift are those of knownCRS. The error is that of the projection.
+func (m *extent) pixelAt(crs crsDefinition, shift datumShift, lon, lat float64) (column, row float64, err error) {
 	lon, lat = shift.fromWGS84(crs.ellipsoid, lon, lat)
 	x, y, err := crs.projection.forward(lon, lat)
 	if err != nil {
-		return false
+		return 0, 0, err
 	}
 
 	t := [6]float64(m.Transform)
-	width := float64(*m.Width)
-	height := float64(*m.Height)
 	turn := crs.projection.fullTurn()
 	if turn > 0 { // the raster may lie beyond ±180°
-		middle, _ := applyTransform(t, width/2, height/2)
+		middle, _ := applyTransform(t, float64(*m.Width)/2, float64(*m.Height)/2)
 		x += turn * math.Round((middle-x)/turn)
 	}
 
-	const rounding = 1e-6 // in pixels, of a point on the edge
-	col, row := invertTransform(t, x, y)
-	isInColumns := col >= -rounding && col <= width+rounding
-	isInRows := row >= -rounding && row <= height+rounding
-	return isInColumns && isInRows
+	column, row = invertTransform(t, x, y)
+	return column, row, nil
 }
 
 // knownCRS returns the file's CRS and its shift to WGS 84. ok is false if neither the registry nor

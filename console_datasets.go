@@ -68,6 +68,7 @@ type datasetData struct {
 	Map      *mapView
 	Position string // the longitude and latitude that were asked for, or ""
 	Covering listOf[datasetFile]
+	Height   *elevation // at the position; nil: the reader may not read files
 
 	Tag string // of the dataset, without its totals
 }
@@ -91,9 +92,33 @@ func (c *console) datasetPage(api *apiReader) *page {
 			"limit": {"50"},
 		}
 		d.Covering = get[listOf[datasetFile]](api, "/api/v1/datasets/{id}/files", query.Encode())
+		d.addHeight(api)
 	}
 
 	return &page{Template: "dataset", Title: d.Name, Data: &d}
+}
+
+// addHeight adds the height at the position, with two decimals. If no file can be read now, the
+// page is shown without it.
+func (d *datasetData) addHeight(api *apiReader) {
+	if !principalOf(api.r).holds(datasetDownload) {
+		return
+	}
+
+	query := url.Values{
+		"point":   {d.Position},
+		"dataset": {strconv.FormatInt(d.ID, 10)},
+	}
+	reader := &apiReader{console: api.console, r: api.r}
+	height := get[elevation](reader, "/api/v1/elevation", query.Encode())
+	if reader.err != nil {
+		return
+	}
+
+	if v := height.Height; v != nil {
+		*v = math.Round(*v*100) / 100
+	}
+	d.Height = &height
 }
 
 // mapView is the part of a dataset's map that a page shows, with links to others.

@@ -220,6 +220,8 @@ func (m *matrix) target(rt route) (path string, body any) {
 		_, analysis, _ := strings.Cut(run, "/analyses/")
 		file := m.each[datasetRead].must(200, "GET", dataset+"/files", nil).items()[0]["id"]
 		path = strings.NewReplacer("{analysis}", analysis, "{file}", fmt.Sprint(file), "{path...}", "a.txt").Replace(path)
+	case strings.HasSuffix(path, "/elevation") && rt.method == "GET":
+		path += "?point=7,46"
 	case strings.HasSuffix(path, "/compare"):
 		other := manager.must(201, "POST", "/api/v1/datasets", map[string]string{"name": "more" + name, "path": "more" + name})
 		for _, location := range []string{dataset, other.header.Get("Location")} {
@@ -266,6 +268,7 @@ func (m *matrix) target(rt route) (path string, body any) {
 		"POST /api/v1/datasets/{id}/accepted-findings": map[string]string{"code": "missing", "note": "sea"},
 		"POST /api/v1/users/{id}/roles":                map[string]any{"role": "only-target" + name},
 		"POST /api/v1/stac/search":                     map[string]any{"limit": 1},
+		"POST /api/v1/elevation":                       map[string]any{"points": [][2]float64{{7, 46}}},
 	}[rt.method+" "+rt.path]
 }
 
