@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 )
 
@@ -84,7 +86,8 @@ func (c *catalogue) postElevation(w http.ResponseWriter, r *http.Request, in ele
 	return writeJSON(w, http.StatusOK, object{"items": found, "next_cursor": nil})
 }
 
-// elevations returns the heights at the points. Files are read without a slot of the pool.
+// elevations returns the heights at the points, from the finest file that has one there. Without
+// one, the reason is that of the finest file. Files are read without a slot of the pool.
 func (c *catalogue) elevations(r *http.Request, in elevationRequest) (found []elevation, err error) {
 	ways := map[string]interpolation{
 		"":         interpolateBilinear,
@@ -105,149 +108,194 @@ func (c *catalogue) elevations(r *http.Request, in elevationRequest) (found []el
 	if _, err := c.selectVisible(r, &f); err != nil {
 		return nil, err
 	}
-	callerOf(r).slots.leavePool()
-
-	for _, point := range in.Points {
-		if err := shareCore(r.Context()); err != nil {
-			return nil, err
+	// Find the files of each point, the finest first.
+	files := make([][]datasetFile, len(in.Points))
+	for i, point := range in.Points {
+		found = append(found, elevation{Point: point, Reason: new("no file covers the point")})
+		f.box = &mapBox{
+			West:  point[0],
+			South: point[1],
+			East:  point[0],
+			North: point[1],
 		}
-		at, err := c.elevationAt(r, f, point, way)
+
+		files[i], err = findFiles(r.Context(), c.core.db, f, firstFile(), maxHeightFiles)
 		if err != nil {
 			return nil, err
 		}
-		found = append(found, at)
+	}
+	places, err := c.directoriesOf(r.Context(), files)
+	if err != nil {
+		return nil, err
+	}
+	callerOf(r).slots.leavePool()
+
+	// Ask the finest file of each point, then the next one for points that have no height yet. Each
+	// file is opened once for all its points.
+	for rank := range maxHeightFiles {
+		wanted := map[int64][]*elevation{}
+		for i := range found {
+			if rank < len(files[i]) && found[i].Height == nil {
+				id := files[i][rank].ID
+				wanted[id] = append(wanted[id], &found[i])
+			}
+		}
+
+		for i := range found {
+			if rank >= len(files[i]) || wanted[files[i][rank].ID] == nil {
+				continue
+			}
+			if err := shareCore(r.Context()); err != nil {
+				return nil, err
+			}
+
+			file := files[i][rank]
+			err := c.addHeights(r.Context(), places[file.DatasetID], file, wanted[file.ID], way)
+			if err != nil {
+				return nil, err
+			}
+			delete(wanted, file.ID)
+		}
 	}
 	return found, nil
 }
 
-// elevationAt returns the height at a point. It takes the finest file of the filter that has one
-// there. Without one, the reason is that of the finest file.
-func (c *catalogue) elevationAt(
-	r *http.Request,
-	f fileFilter,
-	point [2]float64,
-	way interpolation,
-) (at elevation, err error) {
-	const directories = `SELECT path FROM datasets WHERE id = $1`
+// directoriesOf returns the directories of the datasets of files, by the id of the dataset.
+func (c *catalogue) directoriesOf(ctx context.Context, files [][]datasetFile) (map[int64]string, error) {
+	const query = `SELECT id, path FROM datasets WHERE id = ANY ($1)`
 
-	at = elevation{Point: point}
-	f.box = &mapBox{
-		West:  point[0],
-		South: point[1],
-		East:  point[0],
-		North: point[1],
+	var ids []int64
+	for _, file := range slices.Concat(files...) {
+		ids = append(ids, file.DatasetID)
 	}
+	slices.Sort(ids)
+	rows, err := collect[struct {
+		ID   int64
+		Path string
+	}](ctx, c.core.db, "get directories", query, slices.Compact(ids))
 
-	var files []datasetFile
-	var places []string // the directories of their datasets
-	err = withPoolSlot(r, slow, func(ctx context.Context) (err error) {
-		files, err = findFiles(ctx, c.core.db, f, firstFile(), maxHeightFiles)
-		for _, file := range files {
-			if err != nil {
-				return err
-			}
-			var place string
-			place, err = scalar[string](ctx, c.core.db, "get directory", directories, file.DatasetID)
-			places = append(places, place)
-		}
-		return err
-	})
-	if err != nil {
-		return at, err
+	places := map[int64]string{}
+	for _, row := range rows {
+		places[row.ID] = row.Path
 	}
-
-	for i, file := range files {
-		height, reason, err := c.heightIn(r.Context(), places[i], file, point, way)
-		if err != nil {
-			return at, err
-		}
-
-		isFirst := at.FileID == nil
-		if height != nil || isFirst {
-			at.Height = height
-			at.Reason = nonEmpty(reason)
-			at.Unit = file.Unit
-			at.VerticalCRS = file.VerticalCRS
-			at.ResolutionM = file.ResolutionM
-			at.DatasetID = &file.DatasetID
-			at.FileID = &file.ID
-			at.Path = &file.Path
-		}
-		if height != nil {
-			return at, nil
-		}
-	}
-
-	if len(files) == 0 {
-		at.Reason = new("no file covers the point")
-	}
-	return at, nil
+	return places, err
 }
 
-// heightIn returns the height that a file has at a point, or the reason why it has none. The error
-// is that of a file system that does not answer.
-func (c *catalogue) heightIn(
+// heightPoint is a point in the raster of a file, in pixels from its outer corner.
+type heightPoint struct {
+	column, row float64
+	height      float64 // NaN: void
+	at          *elevation
+}
+
+// addHeights adds the heights that a file has at these points, and the reason at points where it
+// has none. A reason that a finer file gave stays. The error is that of a file system that does not
+// answer.
+func (c *catalogue) addHeights(
 	ctx context.Context,
 	directory string,
 	file datasetFile,
-	point [2]float64,
+	wanted []*elevation,
 	way interpolation,
-) (height *float64, reason string, err error) {
+) error {
 	crs, shift, isKnown := file.knownCRS()
 	if !isKnown {
-		return nil, "the CRS of the file is not known", nil
+		return nil // only a file of a former version of the registry
 	}
-	column, row, err := file.pixelAt(crs, shift, point[0], point[1])
+
+	var points []heightPoint
+	for _, at := range wanted {
+		column, row, err := file.pixelAt(crs, shift, at.Point[0], at.Point[1])
+		if err == nil {
+			points = append(points, heightPoint{column, row, math.NaN(), at})
+		}
+	}
+
+	read := func() error { return c.readHeightsAt(ctx, directory, file, points, way) }
+	err := c.askFileSystem(ctx, directory, read, func() {})
+	if _, isProblem := errors.AsType[*problem](err); isProblem || ctx.Err() != nil {
+		return err
+	}
+
+	reason := "void"
 	if err != nil {
-		return nil, err.Error(), nil
+		reason = "heights not read: " + reasonOf(err)
+	}
+	for _, p := range points {
+		hasHeight := err == nil && !math.IsNaN(p.height)
+		isFirst := p.at.FileID == nil
+		if !hasHeight && !isFirst {
+			continue
+		}
+
+		p.at.Reason = &reason
+		if hasHeight {
+			p.at.Height = &p.height
+			p.at.Reason = nil
+		}
+		p.at.Unit = file.Unit
+		p.at.VerticalCRS = file.VerticalCRS
+		p.at.ResolutionM = file.ResolutionM
+		p.at.DatasetID = &file.DatasetID
+		p.at.FileID = &file.ID
+		p.at.Path = &file.Path
+	}
+	return nil
+}
+
+// readHeightsAt sets the heights of a file at these points. The error says why it has none.
+func (c *catalogue) readHeightsAt(
+	ctx context.Context,
+	directory string,
+	file datasetFile,
+	points []heightPoint,
+	way interpolation,
+) error {
+	dir, wrong := c.core.cfg.findDirectory(directory)
+	if wrong != nil {
+		return errors.New("the directory is not below a root any more")
+	}
+	root, _, err := dir.open()
+	if err != nil {
+		return err
 	}
 
-	v := math.NaN()
-	read := func() error {
-		dir, wrong := c.core.cfg.findDirectory(directory)
-		if wrong != nil {
-			return errors.New("the directory is not below a root any more")
-		}
-		root, _, err := dir.open()
-		if err != nil {
-			return err
+	reader := &fileReader{root: root, now: c.core.now}
+	defer reader.close()
+	reader.opened = func(m *extent) {
+		isSame := m.Width != nil && m.Height != nil && *m.Width == *file.Width && *m.Height == *file.Height
+		if !isSame {
+			err = errors.New("the file has changed since it was analysed")
+			return
 		}
 
-		reader := &fileReader{root: root, now: c.core.now}
-		defer reader.close()
-		var readErr error
-		reader.opened = func(m *extent) {
-			isSame := m.Width != nil && m.Height != nil && *m.Width == *file.Width && *m.Height == *file.Height
-			if !isSame {
-				readErr = errors.New("the file has changed since it was analysed")
+		var raster *raster
+		raster, err = reader.header.openRaster(m)
+		if err != nil {
+			return
+		}
+
+		// The raster keeps the block that it has decoded last.
+		slices.SortFunc(points, func(p, q heightPoint) int {
+			return cmp.Or(
+				int(p.row)/raster.blockHeight-int(q.row)/raster.blockHeight,
+				int(p.column)/raster.blockWidth-int(q.column)/raster.blockWidth)
+		})
+		for i := range points {
+			p := &points[i]
+			p.height, err = raster.heightAt(ctx, p.column, p.row, way)
+			if err != nil {
 				return
 			}
-
-			var raster *raster
-			raster, readErr = reader.header.openRaster(m)
-			if readErr == nil {
-				v, readErr = raster.heightAt(ctx, column, row, way)
-			}
 		}
-		m, isThere := reader.readEntry(entry{Path: file.Path, Size: file.SizeBytes})
-		if !isThere {
-			return errors.New("the file is gone")
-		}
-		if readErr == nil && m.Reason != nil {
-			return errors.New(*m.Reason)
-		}
-		return readErr
 	}
 
-	err = c.askFileSystem(ctx, directory, read, func() {})
-	if _, isProblem := errors.AsType[*problem](err); isProblem || ctx.Err() != nil {
-		return nil, "", err
+	m, isThere := reader.readEntry(entry{Path: file.Path, Size: file.SizeBytes})
+	if !isThere {
+		return errors.New("the file is gone")
 	}
-	if err != nil {
-		return nil, "heights not read: " + reasonOf(err), nil
+	if err == nil && m.Reason != nil {
+		return errors.New(*m.Reason)
 	}
-	if math.IsNaN(v) {
-		return nil, "void", nil
-	}
-	return &v, "", nil
+	return err
 }
