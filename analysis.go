@@ -326,8 +326,13 @@ func (a *analyzer) cancelAnalysis(w http.ResponseWriter, r *http.Request) error 
 
 	err = a.catalogue.changeDataset(r, "analysis.cancel", func(tx pgx.Tx, _ dataset) (_, _ any, err error) {
 		id := map[string]int64{"id": found.ID}
-		return id, nil, endAnalysis(r.Context(), tx, found.ID, "", stateCanceled, failure{})
+		if err := endAnalysis(r.Context(), tx, found.ID, "", stateCanceled, failure{}); err != nil {
+			return nil, nil, err
+		}
+		_, err = queueChecks(r.Context(), tx, "cairn", found.DatasetID, found.ID)
+		return id, nil, err
 	})
+	wake(a.queued)
 	if errors.Is(err, errNotOurs) {
 		err = nil // it has ended
 	}

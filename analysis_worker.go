@@ -540,7 +540,6 @@ func (a *analyzer) runChecks(ctx context.Context, t task) (*results, error) {
 // storeResults ends an analysis and stores what its checks found; nil keeps the former results. If
 // the expectation has changed meanwhile, it queues an analysis that checks again.
 func (a *analyzer) storeResults(ctx context.Context, t task, found *results) error {
-	const lock = `SELECT FROM datasets WHERE id = $1 FOR NO KEY UPDATE`
 	const keep = `
 		UPDATE dataset_results
 		SET
@@ -555,8 +554,7 @@ func (a *analyzer) storeResults(ctx context.Context, t task, found *results) err
 			return err
 		}
 
-		// The dataset comes first, as in changeDataset, so that nothing deadlocks.
-		if _, err := execute(ctx, tx, "lock dataset", lock, t.DatasetID); err != nil {
+		if err := t.lockDataset(ctx, tx); err != nil {
 			return err
 		}
 
@@ -574,11 +572,19 @@ func (a *analyzer) storeResults(ctx context.Context, t task, found *results) err
 			return err
 		}
 
-		if _, err := queueChecks(ctx, tx, "cairn", t.DatasetID); err != nil {
+		if _, err := queueChecks(ctx, tx, "cairn", t.DatasetID, 0); err != nil {
 			return err
 		}
 		return a.announceEnd(ctx, tx, t, "")
 	})
+}
+
+// lockDataset locks the dataset. A transaction that ends the analysis does so first, as changeDataset
+// does, so that nothing deadlocks.
+func (t task) lockDataset(ctx context.Context, tx pgx.Tx) error {
+	const lock = `SELECT FROM datasets WHERE id = $1 FOR NO KEY UPDATE`
+	_, err := execute(ctx, tx, "lock dataset", lock, t.DatasetID)
+	return err
 }
 
 // settle ends the ownership of an analysis whose work returned err, and returns the error to be
@@ -591,7 +597,13 @@ func (a *analyzer) settle(ctx context.Context, t task, err error) error {
 		err = a.leaveToOthers(ctx, t, fail.reason)
 	case isFailure:
 		err = inTransaction(ctx, a.db, func(tx pgx.Tx) error {
+			if err := t.lockDataset(ctx, tx); err != nil {
+				return err
+			}
 			if err := endAnalysis(ctx, tx, t.AnalysisID, t.Token, stateFailed, *fail); err != nil {
+				return err
+			}
+			if _, err := queueChecks(ctx, tx, "cairn", t.DatasetID, t.AnalysisID); err != nil {
 				return err
 			}
 			return a.announceEnd(ctx, tx, t, fail.code)

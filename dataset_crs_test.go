@@ -404,3 +404,35 @@ func TestSurveyInExports(t *testing.T) {
 		check(t, "the footprint", fmt.Sprint(p["license"], " ", p["surveyed_from"], " ", p["surveyed_until"]), want)
 	}
 }
+
+// TestSetCRSWhileAnAnalysisFails: a CRS that is set while an analysis runs is used also if that analysis fails, unless it
+// fails in its checks, or only checks: then nothing is queued, because the next one would fail in the same way.
+func TestSetCRSWhileAnAnalysisFails(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		name       string
+		change     string // of the analysis that fails
+		wantQueued int
+	}{
+		{"while it reads", `UPDATE analyses SET step = 'merge' WHERE id = $1`, 1},
+		{"in its checks", `UPDATE analyses SET step = 'check' WHERE id = $1`, 0},
+		{"when it only checks", `UPDATE analyses SET checks_only = true WHERE id = $1`, 0},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			t.Parallel()
+			ts := startServer(t, func(o *options) { o.workers = 0 })
+			c := ts.signIn("root", "all")
+			dataset := fmt.Sprintf("/api/v1/datasets/%d", ts.addChecked("tiles", nil))
+			c.must(202, "POST", dataset+"/analyses", nil)
+			tasks := must(ts.analyzer.claim(t.Context(), "00000000-0000-4000-8000-000000000001", oldestAnalysis))
+			ts.exec(row.change, tasks[0].AnalysisID)
+			c.must(200, "PATCH", dataset, map[string]any{"about": map[string]any{"default_crs": "EPSG:2154"}})
+			ts.analyzer.settle(t.Context(), tasks[0], unavailable("gone"))
+
+			failed := ts.queryInt(`SELECT count(*) FROM analyses WHERE state = 'failed'`)
+			check(t, "failed", failed, 1)
+			queued := ts.queryInt(`SELECT count(*) FROM analyses WHERE checks_only AND state = 'queued'`)
+			check(t, "queued", queued, row.wantQueued)
+		})
+	}
+}

@@ -96,7 +96,7 @@ func changeExpectation(ctx context.Context, db *pgxpool.Pool, by actor, datasetI
 
 		// Nothing has changed, but the last checks may have seen another expectation.
 		if tagOf(after.expectation) == former {
-			analysisID, err = queueChecks(ctx, tx, by.name, d.ID)
+			analysisID, err = queueChecks(ctx, tx, by.name, d.ID, 0)
 			return nil, nil, err
 		}
 
@@ -106,7 +106,7 @@ func changeExpectation(ctx context.Context, db *pgxpool.Pool, by actor, datasetI
 		}
 
 		after.UpdatedAt = &changed
-		analysisID, err = queueChecks(ctx, tx, by.name, d.ID)
+		analysisID, err = queueChecks(ctx, tx, by.name, d.ID, 0)
 		return before, after.audited(), err
 	})
 
@@ -130,8 +130,9 @@ func (e expectation) audited() map[string]any {
 // queueChecks queues an analysis that only places and checks the rows of a dataset, and returns its
 // id. It queues none and returns 0 if the dataset was never analysed, if an analysis has not ended,
 // or if the last checks have seen the present expectation, and the present CRSs of files that name
-// none.
-func queueChecks(ctx context.Context, tx pgx.Tx, by string, datasetID int64) (int64, error) {
+// none. after is the analysis that was canceled or has failed just now, or 0. If it only checked,
+// or its checks failed, none is queued, because that would repeat without end.
+func queueChecks(ctx context.Context, tx pgx.Tx, by string, datasetID, after int64) (int64, error) {
 	const query = `
 		INSERT INTO analyses (
 			dataset_id,
@@ -151,9 +152,14 @@ func queueChecks(ctx context.Context, tx pgx.Tx, by string, datasetID int64) (in
 		WHERE EXISTS (SELECT FROM analyses WHERE dataset_id = $1 AND state = 'succeeded')
 			AND NOT EXISTS (SELECT FROM analyses WHERE dataset_id = $1 AND finished_at IS NULL)
 			AND EXISTS (SELECT FROM (` + outdatedResults + `) r WHERE is_outdated)
+			AND NOT EXISTS (
+				SELECT
+				FROM analyses
+				WHERE id = $3 AND (checks_only OR state = 'failed' AND step = 'check')
+			)
 		RETURNING id`
 
-	queued, err := collectOne[struct{ ID int64 }](ctx, tx, nil, "queue checks", query, datasetID, by)
+	queued, err := collectOne[struct{ ID int64 }](ctx, tx, nil, "queue checks", query, datasetID, by, after)
 	return queued.ID, err
 }
 

@@ -372,7 +372,8 @@ func TestExpectation(t *testing.T) {
 }
 
 // TestExpectationWhileChecked: if the expectation changes while the files are compared with the former one, they are
-// checked again. So they are after a cancel, if somebody asks for it, and the report says that it is outdated until then.
+// checked again. So they are if that analysis is canceled. If the checks are canceled, too, the report says that it is
+// outdated until somebody asks for them.
 func TestExpectationWhileChecked(t *testing.T) {
 	t.Parallel()
 	ts, c, location := startColumn(t)
@@ -413,6 +414,10 @@ func TestExpectationWhileChecked(t *testing.T) {
 		t.Errorf("%d analyses were canceled, want 1", n)
 	}
 	c.must(204, "DELETE", a.header.Get("Location"), nil)
+	checks := c.must(200, "GET", location+"/analyses", nil).items()[0]
+	check(t, "queued after the cancel", fmt.Sprint(checks["checks_only"], " ", checks["state"]), "true queued")
+	c.must(204, "DELETE", fmt.Sprintf("%s/analyses/%.0f", location, checks["id"]), nil)
+	check(t, "queued after a cancel of the checks", ts.queryInt(`SELECT count(*) FROM analyses WHERE finished_at IS NULL`), 0)
 	const outdated = "what is expected has changed since the files were checked; "
 	if got := c.must(200, "GET", location+"/report", nil).text("summary"); !strings.Contains(got, outdated) {
 		t.Errorf("after a cancel: %s", got)

@@ -368,7 +368,7 @@ func updateDataset(
 			query, d.ID, after.Name, after.Description, after.Requires, after.About, isPlacedAnew, after.Notify,
 		)
 		if err == nil && isPlacedAnew {
-			_, err = queueChecks(ctx, tx, by.name, d.ID)
+			_, err = queueChecks(ctx, tx, by.name, d.ID, 0)
 		}
 		return d, after, err
 	}
