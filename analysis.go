@@ -400,8 +400,15 @@ func changeAnalysis(ctx context.Context, db *pgxpool.Pool, id int64, do func(pgx
 // endAnalysis ends an analysis. With a token it does so for the owner. It returns errNotOurs if the
 // analysis has ended already, or the token is stale. Without a new failure, one that is stored
 // stays, and makes failed of succeeded. The changes that are stored say how many files were added
-// and changed, whatever was counted meanwhile.
+// and changed, whatever was counted meanwhile. The dataset is locked first, as in changeDataset, so
+// that nothing deadlocks.
 func endAnalysis(ctx context.Context, tx pgx.Tx, id int64, token, state string, why failure) error {
+	const lock = `
+		SELECT
+		FROM datasets
+		WHERE id = (SELECT dataset_id FROM analyses WHERE id = $1)
+		FOR NO KEY UPDATE`
+
 	const query = `
 		WITH dropped AS (
 			DELETE FROM analysis_candidates WHERE analysis_id = $1
@@ -422,6 +429,10 @@ func endAnalysis(ctx context.Context, tx pgx.Tx, id int64, token, state string, 
 		WHERE id = $1
 			AND finished_at IS NULL
 			AND $5 IN ('', owner_token::text)`
+
+	if _, err := execute(ctx, tx, "lock dataset", lock, id); err != nil {
+		return err
+	}
 
 	if err := advisoryLock(ctx, tx, lockAnalyses+id); err != nil {
 		return err

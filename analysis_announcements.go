@@ -50,7 +50,10 @@ func (a *analyzer) announceEnd(ctx context.Context, tx pgx.Tx, t task, code stri
 
 	title := "New findings in " + d.Name
 	page := fmt.Sprintf("%s/datasets/%d", a.core.cfg.baseURL, t.DatasetID)
-	text, err := newFindings(ctx, tx, t)
+	text := ""
+	if code == "" { // else the results are those of a former analysis
+		text, err = newFindings(ctx, tx, t.DatasetID)
+	}
 	body := fmt.Sprintf("The last analysis of %s has new findings:\n\n%s\nReport: %s/report", d.Name, text, page)
 
 	isMissing := code == failureUnavailable && d.CodeBefore != failureUnavailable
@@ -76,31 +79,13 @@ func (a *analyzer) announceEnd(ctx context.Context, tx pgx.Tx, t task, code stri
 	return err
 }
 
-// newFindings returns a line for each kind of findings that an analysis found first, without those
-// that were accepted. There is none after the first analysis of a dataset.
-func newFindings(ctx context.Context, q querier, t task) (text string, err error) {
-	const query = `
-		SELECT
-			f.code,
-			count(*) AS n
-		FROM dataset_findings f
-		JOIN dataset_results r USING (dataset_id)
-		WHERE dataset_id = $1
-			AND f.first_seen = $2
-			AND NOT f.is_accepted
-			AND NOT r.is_first
-		GROUP BY f.code`
-
-	found, err := collect[struct {
-		Code string
-		N    int64
-	}](ctx, q, "count new findings", query, t.DatasetID, t.AnalysisID)
-
+// newFindings returns a line for each kind of findings of which the last results of a dataset have
+// new ones, as countFindings counts them.
+func newFindings(ctx context.Context, q querier, datasetID int64) (text string, err error) {
+	byCode, err := countFindings(ctx, q, datasetID)
 	for _, kind := range findingKinds() {
-		for _, f := range found {
-			if f.Code == kind.code {
-				text += fmt.Sprintf("%s: %d\n", kind.detail, f.N)
-			}
+		if n := valueOr(byCode[kind.code].New, 0); n > 0 {
+			text += fmt.Sprintf("%s: %d\n", kind.detail, n)
 		}
 	}
 	return text, err

@@ -305,3 +305,66 @@ func TestAnnouncementLinks(t *testing.T) {
 	body := root.must(200, "GET", "/api/v1/inbox", nil).items()[0]["body"].(string)
 	checkHas(t, "the text", body, "https://cairn.example.org/datasets/1/report")
 }
+
+// TestNewAmongManyFindings: only the first maxFlaws findings of a code are stored. An old finding that comes among them is
+// not new. A new one that does not is counted, in the report and in the announcement.
+func TestNewAmongManyFindings(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	root := ts.signIn("root", "all")
+	corrupt := func(name string) ElevationDatasetFileMeta {
+		return ElevationDatasetFileMeta{Path: name, extent: extent{Status: fileStatusCorrupt, Warnings: []string{}}}
+	}
+	var files []ElevationDatasetFileMeta
+	for i := range maxFlaws + 60 {
+		files = append(files, corrupt(fmt.Sprintf("a/%05d.tif", i)))
+	}
+	id := ts.addChecked("alps", files)
+	dataset := fmt.Sprintf("/api/v1/datasets/%d", id)
+	root.must(200, "PATCH", dataset, map[string]string{"notify": "publish"})
+
+	remove := func(from, to string) {
+		ts.exec(`DELETE FROM elevation_dataset_file_meta WHERE path >= $1 AND path < $2`, from, to)
+	}
+	add := func(names ...string) {
+		var files []ElevationDatasetFileMeta
+		for _, name := range names {
+			files = append(files, corrupt(name))
+		}
+		ts.addRows(id, files)
+	}
+	announced := 0
+	news := func(what string, want float64) {
+		t.Helper()
+		root.must(200, "PATCH", dataset+"/expectation", map[string]any{"sample_type": what})
+		waitFor(t, what, func() bool { return ts.queryInt(`SELECT count(*) FROM analyses WHERE finished_at IS NULL`) == 0 })
+		found := root.must(200, "GET", dataset+"/report", nil).json["findings"].([]any)[0].(map[string]any)
+		check(t, what+": new in the report", found["new"], any(want))
+		if want > 0 {
+			announced++
+		}
+		inbox := root.must(200, "GET", "/api/v1/inbox", nil).items()
+		check(t, what+": announcements", len(inbox), announced)
+		if want > 0 && len(inbox) > 0 {
+			checkHas(t, what, inbox[0]["body"].(string), fmt.Sprintf("files are corrupt: %.0f\n", want))
+		}
+	}
+
+	remove("a/00000", "a/00050")
+	news("old ones come among the first", 0)
+	add("zz.tif")
+	news("a new one does not", 1)
+	root.must(201, "POST", dataset+"/accepted-findings", map[string]any{"code": "corrupt", "path": "a/", "note": "known"})
+	check(t, "new after others were accepted", root.must(200, "GET", dataset+"/report", nil).json["findings"].([]any)[0].(map[string]any)["new"], any(1.0))
+	add("a/zz.tif")
+	news("a new one that is accepted", 0)
+	remove("a/00050", "a/00062")
+	news("all are stored now", 0)
+	add("zz1.tif", "zz2.tif")
+	news("new ones after the last stored one", 2)
+	remove("a/00100", "a/00200")
+	add("zz3.tif")
+	news("fewer than are stored", 0)
+	add("zz4.tif")
+	news("all are known", 1)
+}

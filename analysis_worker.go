@@ -545,16 +545,13 @@ func (a *analyzer) storeResults(ctx context.Context, t task, found *results) err
 		SET
 			analysis_id = $2,
 			is_first = false,
+			risen = '{}',
 			analyzed_at = now(),
 			checked_at = now()
 		WHERE dataset_id = $1`
 
 	return inTransaction(ctx, a.db, func(tx pgx.Tx) error {
 		if _, err := execute(ctx, tx, "lift time limit", `SET LOCAL statement_timeout = 0`); err != nil {
-			return err
-		}
-
-		if err := t.lockDataset(ctx, tx); err != nil {
 			return err
 		}
 
@@ -579,14 +576,6 @@ func (a *analyzer) storeResults(ctx context.Context, t task, found *results) err
 	})
 }
 
-// lockDataset locks the dataset. A transaction that ends the analysis does so first, as changeDataset
-// does, so that nothing deadlocks.
-func (t task) lockDataset(ctx context.Context, tx pgx.Tx) error {
-	const lock = `SELECT FROM datasets WHERE id = $1 FOR NO KEY UPDATE`
-	_, err := execute(ctx, tx, "lock dataset", lock, t.DatasetID)
-	return err
-}
-
 // settle ends the ownership of an analysis whose work returned err, and returns the error to be
 // logged. A failure fails the analysis, except that an instance that does not see the directory
 // leaves it to the others. After any other error the analysis is given back.
@@ -597,9 +586,6 @@ func (a *analyzer) settle(ctx context.Context, t task, err error) error {
 		err = a.leaveToOthers(ctx, t, fail.reason)
 	case isFailure:
 		err = inTransaction(ctx, a.db, func(tx pgx.Tx) error {
-			if err := t.lockDataset(ctx, tx); err != nil {
-				return err
-			}
 			if err := endAnalysis(ctx, tx, t.AnalysisID, t.Token, stateFailed, *fail); err != nil {
 				return err
 			}

@@ -51,17 +51,22 @@ func (ts *testServer) addFiles(name string, files []ElevationDatasetFileMeta) (d
 	if err != nil {
 		ts.t.Fatal(err)
 	}
+	ts.addRows(d.ID, files)
+	return d.ID
+}
+
+// addRows adds rows of files to a dataset.
+func (ts *testServer) addRows(dataset int64, files []ElevationDatasetFileMeta) {
+	ts.t.Helper()
 	source := pgx.CopyFromSlice(len(files), func(i int) ([]any, error) {
 		_, values := files[i].stored()
-		return append(values, d.ID), nil
+		return append(values, dataset), nil
 	})
 	columns, _ := new(ElevationDatasetFileMeta).stored()
 	table, columns := pgx.Identifier{"elevation_dataset_file_meta"}, append(columns, "dataset_id")
-	_, err = ts.db.CopyFrom(ctx, table, columns, source)
-	if err != nil {
+	if _, err := ts.db.CopyFrom(context.Background(), table, columns, source); err != nil {
 		ts.t.Fatal(err)
 	}
-	return d.ID
 }
 
 // addChecked adds a dataset with these files, which have been checked.

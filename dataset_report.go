@@ -309,7 +309,6 @@ func unitOfCRS(name string) string {
 
 // storedReport is what the database has of a report, besides the findings.
 type storedReport struct {
-	NewSince    *int64
 	AnalyzedAt  *time.Time
 	CheckedAt   *time.Time
 	Summary     *resultSummary
@@ -325,7 +324,6 @@ type storedReport struct {
 func (d dataset) report(ctx context.Context, q querier) (folderReport, error) {
 	const query = `
 		SELECT
-			CASE WHEN NOT r.is_first THEN r.analysis_id END AS new_since,
 			r.analyzed_at,
 			r.checked_at,
 			r.summary,
@@ -383,7 +381,7 @@ func (d dataset) report(ctx context.Context, q querier) (folderReport, error) {
 	switch {
 	case stored.Summary != nil:
 		report.resultSummary = *stored.Summary
-		if err := report.addFindings(ctx, q, stored.NewSince); err != nil {
+		if err := report.addFindings(ctx, q); err != nil {
 			return report, err
 		}
 
@@ -414,41 +412,11 @@ func (report *folderReport) noteLast(failureCode, state string) {
 	}
 }
 
-// addFindings adds the findings of each kind, the worst first, and the summary. newSince is the
-// analysis whose findings are new, nil if it was the first.
-func (report *folderReport) addFindings(ctx context.Context, q querier, newSince *int64) error {
-	const totals = `
-		SELECT
-			t.code,
-			sum(t.total)::bigint AS total,
-			sum(t.accepted)::bigint AS accepted,
-			CASE WHEN $2::bigint IS NOT NULL THEN (
-				SELECT count(*)
-				FROM dataset_findings f
-				WHERE f.dataset_id = $1
-					AND f.code = t.code
-					AND f.first_seen = $2
-					AND NOT f.is_accepted
-			) END AS new
-		FROM dataset_finding_totals t
-		WHERE t.dataset_id = $1
-		GROUP BY t.code`
-
-	type total struct {
-		Code     string
-		Total    int64
-		Accepted int64
-		New      *int64
-	}
-
-	found, err := collect[total](ctx, q, "count findings", totals, report.DatasetID, newSince)
+// addFindings adds the findings of each kind, the worst first, and the summary.
+func (report *folderReport) addFindings(ctx context.Context, q querier) error {
+	byCode, err := countFindings(ctx, q, report.DatasetID)
 	if err != nil {
 		return err
-	}
-
-	byCode := map[string]total{}
-	for _, t := range found {
-		byCode[t.Code] = t
 	}
 
 	report.summarize(func(code string) int64 { return byCode[code].Total })

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"path"
 	"time"
@@ -394,20 +395,24 @@ func (r *results) store(ctx context.Context, tx pgx.Tx, datasetID int64) error {
 		return err
 	}
 
+	formerCounts, err := scalar[json.RawMessage](ctx, tx, "count former findings", countsByCode, datasetID)
+	if err != nil {
+		return err
+	}
+
 	former, err := collect[formerFinding](ctx, tx, "remove former findings", remove, datasetID)
 	if err != nil {
 		return err
 	}
 
-	type key struct{ code, path string }
-	firstSeen := map[key]int64{}
+	firstSeen := map[[2]string]int64{} // by code and path
 	for _, f := range former {
-		firstSeen[key{f.Code, f.Path}] = f.FirstSeen
+		firstSeen[[2]string{f.Code, f.Path}] = f.FirstSeen
 	}
 
 	var findings, totals, gaps [][]any
 	for _, f := range r.findings {
-		first := cmp.Or(firstSeen[key{f.code, f.path}], r.analysisID)
+		first := cmp.Or(firstSeen[[2]string{f.code, f.path}], r.analysisID)
 		findings = append(findings, []any{
 			datasetID,
 			f.code,
@@ -448,7 +453,88 @@ func (r *results) store(ctx context.Context, tx pgx.Tx, datasetID int64) error {
 		return err
 	}
 
-	return flagAccepted(ctx, tx, datasetID)
+	if err := flagAccepted(ctx, tx, datasetID); err != nil {
+		return err
+	}
+
+	_, err = execute(ctx, tx, "store rises", storeRises, datasetID, formerCounts, maxFlaws)
+	return err
+}
+
+// countsByCode is SQL for a JSON object: for each code, how many findings dataset $1 has, and how
+// many of them are not accepted.
+const countsByCode = `
+	SELECT coalesce(jsonb_object_agg(code, jsonb_build_object('total', total, 'open', open)), '{}')
+	FROM (
+		SELECT
+			code,
+			sum(total) AS total,
+			sum(total - accepted) AS open
+		FROM dataset_finding_totals
+		WHERE dataset_id = $1
+		GROUP BY code
+	) counted`
+
+// storeRises is SQL that stores, for each code that had or has more than $3 findings, how many more
+// there are now than in $2, an object of countsByCode. Accepted ones count neither then
+// nor now. Of 10,060 findings 50 go and 51 come: 1.
+const storeRises = `
+	UPDATE dataset_results
+	SET risen = (
+		SELECT coalesce(jsonb_object_agg(code, greatest(0, least(total - former_total, open - former_open))), '{}')
+		FROM (
+			SELECT
+				now.key AS code,
+				(now.value -> 'total')::bigint AS total,
+				(now.value -> 'open')::bigint AS open,
+				coalesce(($2::jsonb -> now.key -> 'total')::bigint, 0) AS former_total,
+				coalesce(($2::jsonb -> now.key -> 'open')::bigint, 0) AS former_open
+			FROM jsonb_each((` + countsByCode + `)) now
+		) compared
+		WHERE greatest(total, former_total) > $3
+	)
+	WHERE dataset_id = $1`
+
+// findingCount counts the findings of a code.
+type findingCount struct {
+	Code     string
+	Total    int64
+	Accepted int64
+	New      *int64 // not accepted, and not found by the analysis before; nil if there was none
+}
+
+// countFindings counts the findings of the last results of a dataset, for each code that has any.
+// Where there were or are more than are stored, a finding may be stored now that is not new, and a
+// new one may not be. There New is the rise that storeRises has stored.
+func countFindings(ctx context.Context, q querier, datasetID int64) (map[string]findingCount, error) {
+	const query = `
+		SELECT
+			t.code,
+			sum(t.total)::bigint AS total,
+			sum(t.accepted)::bigint AS accepted,
+			CASE
+				WHEN r.is_first THEN NULL
+				WHEN r.risen ? t.code THEN least((r.risen ->> t.code)::bigint, sum(t.total - t.accepted)::bigint)
+				ELSE (
+					SELECT count(*)
+					FROM dataset_findings f
+					WHERE f.dataset_id = $1
+						AND f.code = t.code
+						AND f.first_seen = r.analysis_id
+						AND NOT f.is_accepted
+				)
+			END AS new
+		FROM dataset_results r
+		JOIN dataset_finding_totals t ON t.dataset_id = r.dataset_id
+		WHERE r.dataset_id = $1
+		GROUP BY r.dataset_id, t.code`
+
+	found, err := collect[findingCount](ctx, q, "count findings", query, datasetID)
+	byCode := map[string]findingCount{}
+	for _, f := range found {
+		byCode[f.Code] = f
+	}
+	return byCode, err
 }
 
 // copyRows stores rows in a table. Their columns are dataset_id and the named ones.

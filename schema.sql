@@ -361,3 +361,7 @@ DROP TABLE audit_breaks;
 -- migration 9: version 1.0.0, eighth step
 
 -- This migration changes no table of accounts.
+
+-- migration 10: version 1.0.0, ninth step
+
+-- This migration changes no table of accounts.

@@ -468,3 +468,9 @@ ALTER TABLE datasets
 -- message goes with its dataset.
 ALTER TABLE system_messages ADD COLUMN dataset_id bigint REFERENCES datasets ON DELETE CASCADE;
 CREATE INDEX system_messages_dataset_id_idx ON system_messages (dataset_id) WHERE dataset_id IS NOT NULL;
+
+-- migration 10: version 1.0.0, ninth step
+
+-- By how much the last checks found more than the checks before, for each code that then or now had
+-- more findings than are stored: there first_seen does not tell which ones are new.
+ALTER TABLE dataset_results ADD COLUMN risen jsonb NOT NULL DEFAULT '{}';
