@@ -361,7 +361,14 @@ func TestBBoxHeights(t *testing.T) {
 	packed.compression = 50000
 	damaged.compression = compressionLZW
 	damaged.block = func(i int, b []byte) []byte { return b[:len(b)-2*i] }
-	for name, content := range map[string][]byte{"damaged.tif": damaged.build(), "good.tif": good.build(), "notes.txt": []byte("hello"), "packed.tif": packed.build()} {
+	infinite := plainTIFF()
+	infinite.bits, infinite.format = 64, sampleFormatFloat
+	infinite.value = func(int, int, int) float64 { return -math.MaxFloat64 }
+	infinite.tags = with(asciiTag(tagGDALMetadata, `<GDALMetadata><Item name="SCALE" sample="0" role="scale">1e308</Item></GDALMetadata>`+"\x00"))
+	squares := plainTIFF()
+	squares.bits, squares.format = 64, sampleFormatFloat
+	squares.value = func(_, x, _ int) float64 { return math.MaxFloat64 * float64(1-x%2) }
+	for name, content := range map[string][]byte{"damaged.tif": damaged.build(), "good.tif": good.build(), "infinite.tif": infinite.build(), "notes.txt": []byte("hello"), "packed.tif": packed.build(), "squares.tif": squares.build()} {
 		if err := os.WriteFile(filepath.Join(dir, name), content, 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -389,8 +396,10 @@ func TestBBoxHeights(t *testing.T) {
 	want := []string{
 		"damaged.tif, ok: -6 to 10, mean 2, deviation 5.3852, 0 voids, 2 damaged: strip 1 at",
 		"good.tif, ok: -6 to 40, mean 17, deviation 14.2829, 0 voids, 0 damaged: ",
+		"infinite.tif, ok: 0 to 0, mean 0, deviation 0.0000, 0 voids, 0 damaged: ", // all null
 		"notes.txt, unsupported: it seems to be a text file, which is not supported",
 		"packed.tif, ok: compressed with ZSTD",
+		"squares.tif, ok: 0 to 1.797",
 	}
 	for i, w := range want {
 		if i >= len(got) || !strings.HasPrefix(got[i], w) {

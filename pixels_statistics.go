@@ -56,12 +56,14 @@ func spikeStep(m *extent) float64 {
 	return max(least, 2**m.ResolutionM)
 }
 
-// height is a height, or NaN where there is none.
+// height is a height, or NaN where there is none. A file may make it infinite, by a scale of 1e308
+// for example.
 type height float64
 
-// MarshalJSON implements json.Marshaler. NaN is null.
+// MarshalJSON implements json.Marshaler. JSON has only finite numbers; any other is null.
 func (h height) MarshalJSON() ([]byte, error) {
-	if math.IsNaN(float64(h)) {
+	isFinite := h-h == 0
+	if !isFinite {
 		return []byte("null"), nil
 	}
 	return strconv.AppendFloat(nil, float64(h), 'g', -1, 64), nil
