@@ -4,6 +4,7 @@ import (
 	"archive/zip"
 	"bytes"
 	"compress/gzip"
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -169,6 +170,47 @@ func TestLongASCIIGrid(t *testing.T) {
 		got, err := r.sampleAt(t.Context(), i%width, i/width)
 		if err != nil || got != float64(i) {
 			t.Errorf("sample %d is %v, %v", i, got, err)
+		}
+	}
+}
+
+// TestDamageIsReadOnce: when the length of a damaged file is unknown before it is read, or its data is packed, the file
+// is not read again for each block behind the damage. A reader that gives up ends the statistics.
+func TestDamageIsReadOnce(t *testing.T) {
+	t.Parallel()
+	short := []byte("ncols 1000\nnrows 13100\nxllcorner 10\nyllcorner 20\ncellsize 1\n" + strings.Repeat("1"+strings.Repeat(" ", 63), 200_000)) // 100 blocks
+	const side = 3601
+	var packed bytes.Buffer
+	w := gzip.NewWriter(&packed)
+	for range side {
+		for i := range side {
+			w.Write([]byte{byte(i), byte(i * i)})
+		}
+	}
+	w.Close()
+	wrong := packed.Bytes()
+	wrong = append(wrong[:len(wrong)/4], wrong[len(wrong)-8:]...) // the end states the size
+	for name, content := range map[string][]byte{"x.asc": short, "N45E007.hgt.gz": wrong} {
+		var h headerReader
+		file := &countingReader{r: bytes.NewReader(content)}
+		m := h.readExtent(name, file, int64(len(content)), files{}.beside)
+		m.Status = fileStatusOK // whatever the size of the file says
+		file.bytes = 0
+		s, err := readHeights(t.Context(), &h, &m)
+		if err != nil || s.BadBlocks < 10 || file.bytes > 3*len(content) {
+			t.Errorf("%s: %v, %d damaged blocks, %d bytes read of %d", name, err, s.BadBlocks, file.bytes, len(content))
+		}
+
+		ctx, cancel := context.WithCancel(t.Context())
+		h.r = readerFunc(func(p []byte, offset int64) (int, error) {
+			if offset > int64(len(content)/8) {
+				cancel()
+			}
+			return file.ReadAt(p, offset)
+		})
+		file.bytes = 0
+		if _, err := readHeights(ctx, &h, &m); err != context.Canceled || file.bytes > len(content)/3 {
+			t.Errorf("%s, cancelled: %v, %d bytes read", name, err, file.bytes)
 		}
 	}
 }

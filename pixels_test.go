@@ -507,6 +507,11 @@ func TestPixelErrors(t *testing.T) {
 			f.height = 1
 			f.tags = with(longs(tagTileWidth, 4096), longs(tagTileLength, 1<<20))
 		}, fileStatusUnsupported, "64 MiB"},
+		{"a tile of 1.5 columns", func(f *pixelTIFF) {
+			f.order, f.width, f.height, f.bits, f.format = binary.BigEndian, 3, 1, 32, sampleFormatFloat
+			f.tags = with(doubles(tagTileWidth, 1.5), longs(tagTileLength, 1))
+		}, fileStatusCorrupt, "1.5 by 1"},
+		{"a tile of 1.5 rows", func(f *pixelTIFF) { f.tags = with(longs(tagTileWidth, 4), rational(tagTileLength, 3, 2)) }, fileStatusCorrupt, "4 by 1.5"},
 		{"Deflate cut short", func(f *pixelTIFF) { f.compression, f.block = compressionDeflate, cut }, fileStatusCorrupt, "strip 0 at 298: its compressed data ends too early"},
 		{"Deflate damaged", func(f *pixelTIFF) {
 			f.compression, f.block = compressionDeflate, func(_ int, b []byte) []byte { b[4] ^= 0x55; return b }
