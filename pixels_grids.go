@@ -122,20 +122,25 @@ type unpacked struct {
 
 	r      io.Reader // nil before the first read and after an error
 	offset int64     // of the next byte
+
+	damage   error // nil while the content is sound
+	damageAt int64 // the offset of the read that found the damage
 }
 
 // ReadAt implements io.ReaderAt. At the end of the content its checksum must be right. An error
-// about the content is an *extentError.
+// about the content is an *extentError, and all reads from that offset on return it.
 func (u *unpacked) ReadAt(p []byte, offset int64) (n int, err error) {
+	if u.damage != nil && offset >= u.damageAt {
+		return 0, u.damage
+	}
 	if u.r == nil || offset < u.offset {
 		u.offset = 0
 		u.r, err = u.open()
-		if err != nil {
-			return 0, contentError(err)
-		}
 	}
 
-	_, err = io.CopyN(io.Discard, u.r, offset-u.offset)
+	if err == nil {
+		_, err = io.CopyN(io.Discard, u.r, offset-u.offset)
+	}
 	if err == nil {
 		_, err = io.ReadFull(u.r, p)
 	}
@@ -151,7 +156,12 @@ func (u *unpacked) ReadAt(p []byte, offset int64) (n int, err error) {
 
 	if err != nil {
 		u.r = nil
-		return 0, contentError(err)
+		err = contentError(err)
+		if statusOf(err) != fileStatusUnreadable {
+			u.damage = err
+			u.damageAt = offset
+		}
+		return 0, err
 	}
 	return len(p), nil
 }
@@ -257,6 +267,7 @@ type asciiRows struct {
 	height int
 	rows   int     // of a block
 	starts []int64 // where each block begins, as far as the file was read; one more after the last
+	err    error   // why the file cannot be read any farther; nil while it can
 }
 
 // openASCII opens an ASCII grid. Its decoded samples are 64-bit numbers.
@@ -281,11 +292,14 @@ func (h *headerReader) openASCII(head []byte, m *extent) (*raster, error) {
 // not read yet.
 func (a *asciiRows) decode(_, row int, block []byte) (bool, error) {
 	for len(a.starts) <= row {
-		next, err := a.scan(a.starts[len(a.starts)-1], a.rows*a.width, nil)
-		if err != nil {
-			return false, err
+		if a.err != nil {
+			return false, a.err
 		}
-		a.starts = append(a.starts, next)
+		next, err := a.scan(a.starts[len(a.starts)-1], a.rows*a.width, nil)
+		if err == nil {
+			a.starts = append(a.starts, next)
+		}
+		a.err = err
 	}
 
 	rows := min(a.rows, a.height-row*a.rows)

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"io"
 	"math"
 	"strconv"
 )
@@ -72,11 +73,28 @@ func (h height) MarshalJSON() ([]byte, error) {
 // readHeights returns what all heights of the file that h has just read have in common. It returns
 // the errors of openRaster and statistics.
 func readHeights(ctx context.Context, h *headerReader, m *extent) (heightStatistics, error) {
+	h.r = contextReader{ctx, h.r}
 	r, err := h.openRaster(m)
 	if err != nil {
 		return heightStatistics{}, err
 	}
 	return r.statistics(ctx, spikeStep(m))
+}
+
+// contextReader reads a file until ctx ends. To decode one block of an ASCII grid may mean to read
+// the whole file.
+type contextReader struct {
+	ctx context.Context
+	io.ReaderAt
+}
+
+// ReadAt implements io.ReaderAt.
+func (r contextReader) ReadAt(p []byte, offset int64) (int, error) {
+	err := r.ctx.Err()
+	if err != nil {
+		return 0, err
+	}
+	return r.ReaderAt.ReadAt(p, offset)
 }
 
 // statistics reads all heights of a raster. A height is a spike if it is more than step above all
@@ -115,6 +133,9 @@ func (r *raster) statistics(ctx context.Context, step float64) (heightStatistics
 			if err != nil {
 				c.BadBlocks++
 				c.Damage = cmp.Or(c.Damage, new(err.Error()))
+			}
+			if ctx.Err() != nil {
+				return c.heightStatistics, ctx.Err()
 			}
 		}
 	}
@@ -155,7 +176,7 @@ func (c *heightCounter) addBlock(ctx context.Context, block window) error {
 		count := int64(block.width) * int64(block.height)
 		c.Samples += count
 		c.Voids += count
-		return ctx.Err()
+		return nil
 	}
 
 	for y := block.y; y < block.y+block.height; y++ {
