@@ -222,7 +222,7 @@ func (c *catalogue) addHeights(
 		reason = "heights not read: " + reasonOf(err)
 	}
 	for _, p := range points {
-		hasHeight := err == nil && !math.IsNaN(p.height)
+		hasHeight := err == nil && p.height-p.height == 0 // neither a void nor infinite
 		isFirst := p.at.FileID == nil
 		if !hasHeight && !isFirst {
 			continue
@@ -270,7 +270,7 @@ func (c *catalogue) readHeightsAt(
 		}
 
 		var raster *raster
-		raster, err = reader.header.openRaster(m)
+		raster, err = reader.header.openRaster(ctx, m)
 		if err != nil {
 			return
 		}

@@ -66,16 +66,18 @@ type window struct {
 // voidRange is the samples that stand for a missing height.
 type voidRange struct{ from, to float64 }
 
-// openRaster opens the samples of the file that h has read the extent m of. The error is an
-// *extentError: unsupported for samples that Cairn does not read, such as those with a compression
-// that it does not know; corrupt for broken ones; or else an I/O error.
-func (h *headerReader) openRaster(m *extent) (*raster, error) {
+// openRaster opens the samples of the file that h has read the extent m of. After the end of ctx,
+// they cannot be read any more. The error is an *extentError: unsupported for samples that Cairn
+// does not read, such as those with a compression that it does not know; corrupt for broken ones;
+// or else an I/O error.
+func (h *headerReader) openRaster(ctx context.Context, m *extent) (*raster, error) {
 	switch m.Status {
 	case fileStatusOK, fileStatusNoBBox, fileStatusNoGeoref:
 	default:
 		return nil, &extentError{m.Status, *m.Reason}
 	}
 
+	h.r = contextReader{ctx, h.r}
 	head, err := h.at(0, min(h.size, firstReadBytes), "the file")
 	if err != nil {
 		return nil, err
@@ -109,6 +111,22 @@ func (h *headerReader) openRaster(m *extent) (*raster, error) {
 		}
 	}
 	return r, nil
+}
+
+// contextReader reads a file until ctx ends. A block may need many reads: in an ASCII grid, all of
+// the file.
+type contextReader struct {
+	ctx context.Context
+	io.ReaderAt
+}
+
+// ReadAt implements io.ReaderAt.
+func (r contextReader) ReadAt(p []byte, offset int64) (int, error) {
+	err := r.ctx.Err()
+	if err != nil {
+		return 0, err
+	}
+	return r.ReaderAt.ReadAt(p, offset)
 }
 
 // unreadf returns an *extentError for samples that Cairn does not read.
@@ -203,10 +221,7 @@ func (r *raster) read(ctx context.Context, w window) ([]float64, error) {
 func (r *raster) readInto(ctx context.Context, w window, heights []float64) error {
 	for row := w.y / r.blockHeight; row*r.blockHeight < w.y+w.height; row++ {
 		for column := w.x / r.blockWidth; column*r.blockWidth < w.x+w.width; column++ {
-			err := ctx.Err()
-			if err == nil {
-				err = r.load(column, row)
-			}
+			err := r.load(ctx, column, row)
 			if err != nil {
 				return err
 			}
@@ -237,7 +252,12 @@ func (r *raster) readInto(ctx context.Context, w window, heights []float64) erro
 }
 
 // load decodes a block unless it is the one that was decoded last.
-func (r *raster) load(column, row int) error {
+func (r *raster) load(ctx context.Context, column, row int) error {
+	err := ctx.Err()
+	if err != nil {
+		return err
+	}
+
 	isLoaded := r.block != nil && column == r.column && row == r.row
 	if isLoaded {
 		return r.blockErr
@@ -249,31 +269,27 @@ func (r *raster) load(column, row int) error {
 	r.column = column
 	r.row = row
 	r.isWritten, r.blockErr = r.decode(column, row, r.block)
-
-	if !r.isWritten { // as in GDAL, it is 0 without a nodata value
-		clear(r.block)
-	}
 	return r.blockErr
 }
 
 // copyRow sets heights to those of a row of the loaded block, from a column on.
 func (r *raster) copyRow(column, row int, heights []float64) {
-	if !r.isWritten && r.nodata != nil {
-		for i := range heights {
-			heights[i] = math.NaN()
-		}
-		return
+	l := r.samples
+	if r.isWritten {
+		l.values(r.block[row*l.rowBytes:][:l.rowBytes], column, heights)
+	} else {
+		clear(heights)
 	}
 
-	l := r.samples
-	l.values(r.block[row*l.rowBytes:][:l.rowBytes], column, heights)
+	isLeftOut := r.nodata != nil && !r.isWritten // as in GDAL, it is 0 without a nodata value
 	for i, v := range heights {
 		isVoid := r.nodata != nil && v >= r.nodata.from && v <= r.nodata.to
+		v = v*r.scale + r.offset
 		isInfinite := v-v != 0 // or NaN
-		if isVoid || isInfinite {
+		if isLeftOut || isVoid || isInfinite {
 			v = math.NaN()
 		}
-		heights[i] = v*r.scale + r.offset
+		heights[i] = v
 	}
 }
 

@@ -90,6 +90,7 @@ func (h *headerReader) openHGT(m *extent) (*raster, error) {
 		return nil, err
 	}
 	tile := &unpacked{size: *m.Height * int64(l.rowBytes)}
+	var samples io.ReaderAt = tile
 
 	switch strings.ToLower(path.Ext(h.name)) {
 	case ".gz":
@@ -109,9 +110,9 @@ func (h *headerReader) openHGT(m *extent) (*raster, error) {
 		}
 		tile.open = func() (io.Reader, error) { return archive.File[i].Open() }
 	default:
-		return openRows(file, 0, int64(l.rowBytes), true, l, m), nil
+		samples = file
 	}
-	return openRows(tile, 0, int64(l.rowBytes), true, l, m), nil
+	return openRows(samples, 0, int64(l.rowBytes), true, l, m), nil
 }
 
 // unpacked is the content of a compressed file. It is read from front to back; a read before the
@@ -123,14 +124,13 @@ type unpacked struct {
 	r      io.Reader // nil before the first read and after an error
 	offset int64     // of the next byte
 
-	damage   error // nil while the content is sound
-	damageAt int64 // the offset of the read that found the damage
+	damage error // nil while the content is sound
 }
 
 // ReadAt implements io.ReaderAt. At the end of the content its checksum must be right. An error
-// about the content is an *extentError, and all reads from that offset on return it.
+// about the content is an *extentError, and all later reads return it.
 func (u *unpacked) ReadAt(p []byte, offset int64) (n int, err error) {
-	if u.damage != nil && offset >= u.damageAt {
+	if u.damage != nil {
 		return 0, u.damage
 	}
 	if u.r == nil || offset < u.offset {
@@ -147,9 +147,10 @@ func (u *unpacked) ReadAt(p []byte, offset int64) (n int, err error) {
 	u.offset = offset + int64(len(p))
 	if err == nil && u.offset == u.size {
 		_, err = io.ReadFull(u.r, make([]byte, 1))
-		if err == nil {
+		switch err {
+		case nil:
 			err = corruptf("it is longer than the size that it states")
-		} else if err == io.EOF {
+		case io.EOF:
 			err = nil
 		}
 	}
@@ -159,7 +160,6 @@ func (u *unpacked) ReadAt(p []byte, offset int64) (n int, err error) {
 		err = contentError(err)
 		if statusOf(err) != fileStatusUnreadable {
 			u.damage = err
-			u.damageAt = offset
 		}
 		return 0, err
 	}

@@ -323,6 +323,86 @@ func TestStatisticsOfDamage(t *testing.T) {
 	}
 }
 
+// TestStatisticsOfNothing: blocks that were never written are added without a look at their samples, so that a small file
+// cannot cost hours. What still would is refused.
+func TestStatisticsOfNothing(t *testing.T) {
+	t.Parallel()
+	f := plainTIFF()
+	f.tags = with(longs(tagTileWidth, 2048), longs(tagTileLength, 1024))
+	f.value = func(int, int, int) float64 { return 0 }
+	f.block = func(int, []byte) []byte { return nil }
+	f.compression = compressionPackBits
+	open := func(f pixelTIFF, width, height uint32) *raster {
+		t.Helper()
+		content := f.build()
+		binary.LittleEndian.PutUint32(content[10+8:], width)
+		binary.LittleEndian.PutUint32(content[10+12+8:], height)
+		r, err := openBytes("x.tif", content, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+
+	// 17 thousand million heights, decoded one by one, would take minutes.
+	s, err := open(f, 1<<17, 1<<17).statistics(t.Context(), 200)
+	isZero := s.Min == 0 && s.Max == 0 && s.Mean == 0 && s.Deviation == 0 && s.Mode == 0
+	isEdge := s.Edges[0][0] == 0 && s.Edges[1][15] == 0 && s.Edges[2][7] == 0 && s.Edges[3][8] == 0
+	if err != nil || s.Samples != 1<<34 || s.Voids != 0 || s.ModeSamples != 1<<34 || !isZero || !isEdge || s.Spikes != 0 {
+		t.Errorf("%+v, %v", s, err)
+	}
+
+	for _, c := range []struct {
+		name                string
+		tileWidth, tileRows float64
+		bands               int
+		width, height       uint32
+	}{
+		{"too many samples", 2048, 1024, 1, 1 << 17, 1 << 18},
+		{"too many blocks", 1, 1, 1, 1 << 17, 1 << 16},
+		{"too many bytes", 128, 128, 1024, 1 << 17, 1 << 16},
+	} {
+		f.bands = c.bands
+		f.tags = with(longs(tagTileWidth, c.tileWidth), longs(tagTileLength, c.tileRows))
+		_, err := open(f, c.width, c.height).statistics(t.Context(), 200)
+		if err == nil || statusOf(err) != fileStatusUnsupported || !strings.Contains(err.Error(), "too many") {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+
+	// Written blocks beside others: the constant is not mixed with what was decoded before.
+	f = plainTIFF()
+	f.width, f.height, f.columns, f.rows = 8, 4, 4, 2
+	f.value = func(_, x, y int) float64 { return float64(1 + x) }
+	f.block = func(i int, encoded []byte) []byte { return encoded[:len(encoded)*(i%2)] } // only the right half
+	f.tags = with(asciiTag(tagGDALMetadata, `<GDALMetadata><Item name="OFFSET" sample="0" role="offset">5</Item></GDALMetadata>`+"\x00"))
+	r, err := openBytes("x.tif", f.build(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err = r.statistics(t.Context(), 200)
+	if err != nil || s.Samples != 32 || s.Min != 5 || s.Max != 13 || s.Mean != 8.25 || s.Mode != 5 || s.ModeSamples != 16 || math.Abs(float64(s.Deviation)-math.Sqrt(11.1875)) > 1e-12 {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if s.Edges[0][7] != 5 || s.Edges[0][8] != 10 || s.Edges[1][0] != 13 || s.Edges[3][15] != 5 {
+		t.Errorf("%v", s.Edges)
+	}
+
+	// Each row of a tile would decode all strips of such a mask again.
+	image, mask := plainTIFF(), plainTIFF()
+	image.width, image.height, image.columns, image.rows = 64, 4, 32, 2
+	mask.width, mask.height, mask.rows, mask.bits, mask.format, mask.tags = 64, 4, 1, 1, sampleFormatUint, with(longs(tagNewSubfileType, subfileMask))
+	mask.value = func(int, int, int) float64 { return 1 }
+	r, err = openBytes("x.tif", chainTIFFs(image.build(), mask.build()), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = r.statistics(t.Context(), 200)
+	if err == nil || statusOf(err) != fileStatusUnsupported || !strings.Contains(err.Error(), "mask") {
+		t.Errorf("a mask in wide blocks: %v", err)
+	}
+}
+
 // TestHeightAt: the height of a place by each interpolation, at the edges and beside voids too.
 func TestHeightAt(t *testing.T) {
 	t.Parallel()
@@ -438,7 +518,7 @@ func TestBBoxHeights(t *testing.T) {
 	want := []string{
 		"damaged.tif, ok: -6 to 10, mean 2, deviation 5.3852, 0 voids, 2 damaged: strip 1 at",
 		"good.tif, ok: -6 to 40, mean 17, deviation 14.2829, 0 voids, 0 damaged: ",
-		"infinite.tif, ok: 0 to 0, mean 0, deviation 0.0000, 0 voids, 0 damaged: ", // all null
+		"infinite.tif, ok: 0 to 0, mean 0, deviation 0.0000, 35 voids, 0 damaged: ", // all null
 		"notes.txt, unsupported: it seems to be a text file, which is not supported",
 		"packed.tif, ok: compressed with ZSTD",
 		"squares.tif, ok: 0 to 1.797",

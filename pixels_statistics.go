@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"io"
 	"math"
 	"strconv"
 )
@@ -11,12 +10,14 @@ import (
 // edgeHeights is how many heights of each edge are kept, to compare them with those of a neighbour.
 const edgeHeights = 16
 
-// maxStatisticsSamples is how many samples of a file are added up at most: a file of a few bytes
-// may claim any number of samples that it leaves out.
-const maxStatisticsSamples = 1 << 36
+// maxStatisticsWork limits the heights that are added up, because a file of a few bytes may claim
+// any number of samples that it leaves out, and its blocks may share one place. It is the size of
+// all decoded blocks, and 4 for each sample, and 4,096 for each block. So up to 17 thousand million
+// samples of 32 bits are read.
+const maxStatisticsWork = 1 << 37
 
 // heightStatistics is what all heights of a raster have in common. Without valid heights, those of
-// its numbers that need some are NaN.
+// its numbers that need some are not finite.
 type heightStatistics struct {
 	Samples int64 `json:"samples"` // that were decoded, voids too
 	Voids   int64 `json:"voids"`
@@ -63,8 +64,7 @@ type height float64
 
 // MarshalJSON implements json.Marshaler. JSON has only finite numbers; any other is null.
 func (h height) MarshalJSON() ([]byte, error) {
-	isFinite := h-h == 0
-	if !isFinite {
+	if h-h != 0 {
 		return []byte("null"), nil
 	}
 	return strconv.AppendFloat(nil, float64(h), 'g', -1, 64), nil
@@ -73,35 +73,30 @@ func (h height) MarshalJSON() ([]byte, error) {
 // readHeights returns what all heights of the file that h has just read have in common. It returns
 // the errors of openRaster and statistics.
 func readHeights(ctx context.Context, h *headerReader, m *extent) (heightStatistics, error) {
-	h.r = contextReader{ctx, h.r}
-	r, err := h.openRaster(m)
+	r, err := h.openRaster(ctx, m)
 	if err != nil {
 		return heightStatistics{}, err
 	}
 	return r.statistics(ctx, spikeStep(m))
 }
 
-// contextReader reads a file until ctx ends. To decode one block of an ASCII grid may mean to read
-// the whole file.
-type contextReader struct {
-	ctx context.Context
-	io.ReaderAt
-}
-
-// ReadAt implements io.ReaderAt.
-func (r contextReader) ReadAt(p []byte, offset int64) (int, error) {
-	err := r.ctx.Err()
-	if err != nil {
-		return 0, err
-	}
-	return r.ReaderAt.ReadAt(p, offset)
-}
-
 // statistics reads all heights of a raster. A height is a spike if it is more than step above all
-// its neighbours, or below them; those beyond the edge of a tile are not looked at. The error is
-// that of ctx, or of reading the file; it is no error that a block cannot be decoded.
+// its neighbours, or below them; those beyond the edge of a tile, or in a block that was never
+// written, are not looked at. The error is that of ctx, or of reading the file; it is no error that
+// a block cannot be decoded.
 func (r *raster) statistics(ctx context.Context, step float64) (heightStatistics, error) {
-	if r.width > maxStatisticsSamples/r.height {
+	across := r.width/r.blockWidth + 1
+	down := r.height/r.blockHeight + 1
+	work := r.blockHeight*(r.samples.rowBytes+4*r.blockWidth) + 4096 // for a block
+	if m := r.mask; m != nil {
+		work += (r.blockHeight + m.blockHeight) * m.samples.rowBytes
+
+		// Each row of heights would decode all blocks of the mask beside it again.
+		if m.blockWidth != r.blockWidth {
+			return heightStatistics{}, unreadf("the blocks of its mask are not as wide as the others")
+		}
+	}
+	if across > maxStatisticsWork/work/down {
 		return heightStatistics{}, unreadf("%d by %d samples are too many", r.width, r.height)
 	}
 
@@ -112,31 +107,22 @@ func (r *raster) statistics(ctx context.Context, step float64) (heightStatistics
 	}
 	c.Min = height(math.Inf(1))
 	c.Max = height(math.Inf(-1))
-	for side := range c.Edges {
-		for i := range c.Edges[side] {
-			c.Edges[side][i] = height(math.NaN())
-		}
-	}
+	c.Mode = height(math.NaN())
 
 	for top := 0; top < r.height; top += r.blockHeight {
 		for left := 0; left < r.width; left += r.blockWidth {
-			block := window{
-				x:      left,
-				y:      top,
-				width:  min(r.blockWidth, r.width-left),
-				height: min(r.blockHeight, r.height-top),
-			}
+			block := window{left, top, min(r.blockWidth, r.width-left), min(r.blockHeight, r.height-top)}
 			err := c.addBlock(ctx, block)
-			if err != nil && statusOf(err) == fileStatusUnreadable {
+			if err == nil {
+				continue
+			}
+			if statusOf(err) == fileStatusUnreadable {
 				return c.heightStatistics, err
 			}
-			if err != nil {
-				c.BadBlocks++
-				c.Damage = cmp.Or(c.Damage, new(err.Error()))
-			}
-			if ctx.Err() != nil {
-				return c.heightStatistics, ctx.Err()
-			}
+
+			c.BadBlocks++
+			c.Damage = cmp.Or(c.Damage, new(err.Error()))
+			c.addEdges([]float64{math.NaN()}, block)
 		}
 	}
 	c.endRows()
@@ -167,27 +153,31 @@ type modeSlot struct {
 
 // addBlock adds the heights of a block.
 func (c *heightCounter) addBlock(ctx context.Context, block window) error {
-	err := c.r.load(block.x/c.r.blockWidth, block.y/c.r.blockHeight)
+	err := c.r.load(ctx, block.x/c.r.blockWidth, block.y/c.r.blockHeight)
 	if err != nil {
 		return err
 	}
-	isVoid := !c.r.isWritten && c.r.nodata != nil
-	if isVoid {
-		count := int64(block.width) * int64(block.height)
-		c.Samples += count
-		c.Voids += count
+
+	// All samples of a block that was never written are the same.
+	isUniform := !c.r.isWritten && (c.r.mask == nil || c.r.nodata != nil)
+	if isUniform {
+		v := []float64{0}
+		c.r.copyRow(0, 0, v)
+		c.addHeights(v, int64(block.width)*int64(block.height))
+		c.addEdges(v, block)
 		return nil
 	}
 
 	for y := block.y; y < block.y+block.height; y++ {
 		row := make([]float64, block.width)
-		err := c.r.readInto(ctx, window{block.x, y, block.width, 1}, row)
+		part := window{block.x, y, block.width, 1}
+		err := c.r.readInto(ctx, part, row)
 		if err != nil {
 			return err
 		}
 
-		c.addHeights(row)
-		c.addEdges(row, block.x, y)
+		c.addHeights(row, 1)
+		c.addEdges(row, part)
 
 		// Rows of strips follow each other, those of tiles do not.
 		follows := block.x == c.x && y == c.y+1 && block.width == len(c.row)
@@ -210,32 +200,33 @@ func (c *heightCounter) endRows() {
 	c.row = nil
 }
 
-// addHeights adds heights to all figures that do not depend on their places.
-func (c *heightCounter) addHeights(row []float64) {
-	var count, sum float64
+// addHeights adds heights, each so many times, to all figures that do not depend on their places.
+func (c *heightCounter) addHeights(row []float64, times int64) {
+	var valid, sum float64
 	for _, v := range row {
 		if v != v {
 			continue
 		}
-		count++
+		valid++
 		sum += v
 		c.Min = min(c.Min, height(v))
 		c.Max = max(c.Max, height(v))
-		c.vote(v)
+		c.vote(v, times)
 	}
 
 	before := float64(c.Samples - c.Voids)
-	c.Samples += int64(len(row))
-	c.Voids += int64(len(row)) - int64(count)
-	if count == 0 {
+	c.Samples += int64(len(row)) * times
+	c.Voids += (int64(len(row)) - int64(valid)) * times
+	if valid == 0 {
 		return
 	}
 
 	// Chan, Golub and LeVeque (1979): the mean and the squares of two sets together.
-	mean := sum / count
+	mean := sum / valid
+	count := valid * float64(times)
 	for _, v := range row {
 		if v == v {
-			c.squares += (v - mean) * (v - mean)
+			c.squares += (v - mean) * (v - mean) * float64(times)
 		}
 	}
 	delta := mean - float64(c.Mean)
@@ -243,47 +234,43 @@ func (c *heightCounter) addHeights(row []float64) {
 	c.squares += delta * delta * before * count / (before + count)
 }
 
-// vote counts a height for the mode.
-func (c *heightCounter) vote(v float64) {
+// vote counts a height, so many times, for the mode.
+func (c *heightCounter) vote(v float64, times int64) {
 	slot := uint16(int64(v))
-	isWhole := float64(int16(slot)) == v
-	if !isWhole {
+	if float64(int16(slot)) != v { // it is not whole, or large
 		slot = uint16(math.Float64bits(v) * 0x9E3779B97F4A7C15 >> 48) // Knuth's multiplicative hash
 	}
 
+	// Votes for another height cancel as many of the candidate's. With more, it is the candidate.
 	s := &c.slots[slot]
 	switch {
-	case s.votes == 0:
-		*s = modeSlot{v, 1, 1}
 	case s.value == v:
-		s.votes++
-		s.seen++
+		s.votes += times
+		s.seen += times
+	case s.votes >= times:
+		s.votes -= times
 	default:
-		s.votes--
+		times -= s.votes
+		*s = modeSlot{v, times, times}
 	}
 }
 
-// addEdges keeps those heights of a part of a row that lie at the places of Edges.
-func (c *heightCounter) addEdges(row []float64, x, y int) {
-	const north, east, south, west = 0, 1, 2, 3
-
+// addEdges keeps those heights of a part of the raster that lie at the places of Edges: a row of
+// heights, or one that stands for all.
+func (c *heightCounter) addEdges(heights []float64, part window) {
+	r := c.r
 	for i := range edgeHeights {
-		middle := 2*i + 1 // of the part, in halves
-		column := middle*c.r.width/(2*edgeHeights) - x
-		isInRow := column >= 0 && column < len(row)
-		if isInRow && y == 0 {
-			c.Edges[north][i] = height(row[column])
-		}
-		if isInRow && y == c.r.height-1 {
-			c.Edges[south][i] = height(row[column])
-		}
+		middle := 2*i + 1 // of a sixteenth, in halves
+		x := middle * r.width / (2 * edgeHeights)
+		y := middle * r.height / (2 * edgeHeights)
 
-		isInPlace := y == middle*c.r.height/(2*edgeHeights)
-		if isInPlace && x == 0 {
-			c.Edges[west][i] = height(row[0])
-		}
-		if isInPlace && x+len(row) == c.r.width {
-			c.Edges[east][i] = height(row[len(row)-1])
+		for side, place := range [...][2]int{{x, 0}, {r.width - 1, y}, {x, r.height - 1}, {0, y}} {
+			column := place[0] - part.x
+			row := place[1] - part.y
+			isInside := column >= 0 && column < part.width && row >= 0 && row < part.height
+			if isInside {
+				c.Edges[side][i] = height(heights[min(column, len(heights)-1)])
+			}
 		}
 	}
 }
@@ -327,18 +314,12 @@ func (c *heightCounter) isSpike(below []float64, column int) bool {
 
 // result returns the statistics of all that was added.
 func (c *heightCounter) result() heightStatistics {
-	valid := c.Samples - c.Voids
+	valid := float64(c.Samples - c.Voids)
+	c.Deviation = height(math.Sqrt(c.squares / valid)) // NaN without heights
 	if valid == 0 {
-		none := height(math.NaN())
-		c.Min = none
-		c.Max = none
-		c.Mean = none
-		c.Deviation = none
-		c.Mode = none
-		return c.heightStatistics
+		c.Mean = c.Deviation
 	}
 
-	c.Deviation = height(math.Sqrt(c.squares / float64(valid)))
 	for _, s := range c.slots {
 		if s.seen > c.ModeSamples {
 			c.Mode = height(s.value)

@@ -20,7 +20,7 @@ import (
 func openBytes(name string, content []byte, beside files) (*raster, error) {
 	h := new(headerReader)
 	m := h.readExtent(name, bytes.NewReader(content), int64(len(content)), beside.beside)
-	return h.openRaster(&m)
+	return h.openRaster(context.Background(), &m)
 }
 
 // readAllHeights returns all heights of a file in memory.

@@ -103,11 +103,10 @@ func (h *headerReader) openImage(d tiffDirectory) (*raster, error) {
 	format := h.numberOr(sampleFormatUint, d, tagSampleFormat, &m)
 
 	table := h.readBlockTable(d, all, bits, &m)
-	isWhole := table.columns == math.Trunc(table.columns) && table.rows == math.Trunc(table.rows)
 	switch {
 	case table.blocks == 0:
 		return nil, corruptf("it has no strips or tiles")
-	case !isWhole:
+	case table.columns != math.Trunc(table.columns) || table.rows != math.Trunc(table.rows):
 		return nil, corruptf("its %ss have %v by %v samples", table.kind, table.columns, table.rows)
 	case h.numberOr(0, d, tagPhotometric, &m) == photometricYCbCr:
 		return nil, unreadf("a picture in the colours YCbCr")
