@@ -100,7 +100,7 @@ func (h *headerReader) openRaster(ctx context.Context, m *extent) (*raster, erro
 		return nil, err
 	}
 
-	// What the samples mean is the same in the overviews.
+	// Samples mean the same in the overviews.
 	for _, image := range append(r.overviews, r) {
 		image.nodata = image.samples.voids(m.Nodata)
 		if m.Scale != nil {
