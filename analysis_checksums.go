@@ -34,7 +34,7 @@ type listedChecksum struct {
 // and sha256 (BSD), and of openssl dgst. A name has escapes if a backslash begins the line.
 var checksumLine = regexp.MustCompile(`^(\\?)(?:` +
 	`([0-9A-Fa-f]{32,})(?:[ \t][ \t*]?(.*))?|` +
-	`(?:MD5|SHA256|SHA2-256) ?\((.+)\) ?= ?([0-9A-Fa-f]+))$`)
+	`(?:MD5|SHA256|SHA2-256)? ?\((.+)\) ?= ?([0-9A-Fa-f]+))$`)
 
 // readChecksums calls emit for each line of a list, which has this path. It skips empty lines and
 // comments. fault says which line is wrong, or which lines were not read; "": none.
@@ -57,6 +57,8 @@ func readChecksums(list string, content io.Reader, emit func(listedChecksum) err
 		if why != "" {
 			wrong++
 			fault = cmp.Or(fault, fmt.Sprintf("line %d: %s", n, why))
+		}
+		if c.path == "" {
 			continue
 		}
 
@@ -77,8 +79,9 @@ func readChecksums(list string, content io.Reader, emit func(listedChecksum) err
 }
 
 // parseChecksum reads a line of a list. A name in it starts at the directory of the list, and must
-// not lead out of it. Without a name it is that of the list: x.tif.md5. wrong says why the line is
-// not understood; "": it is.
+// not lead out of it. Without a name it is that of the list: x.tif.md5. The digest of standard
+// input (md5sum < x.tif) is that of x.tif in x.tif.md5; in other lists it is of no file. wrong
+// says why the line is not understood; "": it is. c has a path if the line is of a file.
 func parseChecksum(list, line string) (c listedChecksum, wrong string) {
 	m := checksumLine.FindStringSubmatch(line)
 	if m == nil {
@@ -99,14 +102,20 @@ func parseChecksum(list, line string) (c listedChecksum, wrong string) {
 	} else {
 		name = strings.ReplaceAll(name, `\`, "/")
 	}
-	if strings.TrimSpace(name) == "" {
-		name = stemOf(path.Base(list))
+	stem := stemOf(path.Base(list))
+	isInput := name == "-" || m[4] == "stdin"
+	isBesideFile := path.Ext(list) != ".txt" && path.Ext(stem) != ""
+	if isInput && !isBesideFile {
+		return c, ""
+	}
+	if isInput || strings.TrimSpace(name) == "" {
+		name = stem
 	}
 
 	c.path = encodeName(path.Join(path.Dir(list), name))
 	isBelow := filepath.IsLocal(name) && !strings.ContainsRune(name, 0) && len(c.path) <= maxPath
 	if !isBelow {
-		return c, "no file in or below the list's directory can have this name"
+		return listedChecksum{}, "no file in or below the list's directory can have this name"
 	}
 	return c, ""
 }

@@ -43,6 +43,15 @@ func TestChecksumLists(t *testing.T) {
 		{"spaces", list, emptyMD5 + "   x \n", []string{"1 a/b/ x  MD5 " + emptyMD5}, ""},
 		{"byte order mark, comments, empty lines", list, "\ufeff# by md5sum\r\n\r\n; x\n" + emptyMD5 + "  x\r\n", []string{"4 a/b/x MD5 " + emptyMD5}, ""},
 
+		{"standard input", "a/x.tif.md5", emptyMD5 + "  -\n", []string{"1 a/x.tif MD5 " + emptyMD5}, ""},
+		{"standard input, BSD", "x.tif.MD5", "MD5 (-) = " + emptyMD5, []string{"1 x.tif MD5 " + emptyMD5}, ""},
+		{"standard input, OpenSSL", "x.tif.sha256sum", "SHA2-256(stdin)= " + emptySHA256, []string{"1 x.tif SHA256 " + emptySHA256}, ""},
+		{"standard input, old OpenSSL", "x.tif.md5", "(stdin)= " + emptyMD5, []string{"1 x.tif MD5 " + emptyMD5}, ""},
+		{"standard input, other lists", list, emptyMD5 + " *-\nMD5(stdin)= " + emptyMD5, nil, ""},
+		{"standard input, no file's name", "x.md5", emptyMD5 + "  -\n", nil, ""},
+		{"a file that is called so", list, emptyMD5 + "  stdin\n" + emptyMD5 + "  ./-\n", []string{
+			"1 a/b/stdin MD5 " + emptyMD5, "2 a/b/- MD5 " + emptyMD5}, ""},
+
 		{"a text", list, "Checksums:\n" + emptyMD5 + "  x\nend\n", []string{"2 a/b/x MD5 " + emptyMD5}, "line 1: not understood (and 1 line more)"},
 		{"SHA-1", list, emptyMD5 + "00000000  x\n", nil, "line 1: neither MD5 nor SHA-256"},
 		{"no name", list, emptyMD5 + "  \n", []string{"1 a/b/MD5SUMS MD5 " + emptyMD5}, ""},
