@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -49,19 +50,11 @@ const undigested = `
 			SELECT FROM listed_checksums WHERE dataset_id = $1 AND path = f.path
 		)`
 
-// readContents is the step stepContents. It reads the lists of checksums that are new or changed,
-// then the listed files whose digests are not known. What it finds of a file is stored at once. So
-// another owner goes on where this one has died, and an unchanged file is never read again.
-func (a *analyzer) readContents(ctx context.Context, t task) error {
-	const lists = `
-		SELECT` + contentColumns + `
-		FROM elevation_dataset_file_meta
-		WHERE dataset_id = $1 AND path > $2 AND NOT is_list AND status <> 'unreadable' AND ` + isChecksumList + `
-		ORDER BY path
-		LIMIT $3`
-
-	// The lines of other lists are not complete, or the list has gone or changed.
-	const forget = `
+// forgetLines is SQL that forgets the lines of lists of dataset $1 of which not all are stored, and
+// of lists that have gone or changed. It does so only if analysis $2 has the fencing token $3. It
+// returns the number of lines that stay.
+const forgetLines = `
+	WITH forgotten AS (
 		DELETE FROM listed_checksums c
 		WHERE dataset_id = $1
 			AND NOT EXISTS (
@@ -69,7 +62,30 @@ func (a *analyzer) readContents(ctx context.Context, t task) error {
 			)
 			AND EXISTS (
 				SELECT FROM analyses WHERE id = $2 AND owner_token = $3 AND finished_at IS NULL
-			)`
+			)
+		RETURNING 1
+	)
+	SELECT
+		(SELECT count(*) FROM listed_checksums WHERE dataset_id = $1)
+		- (SELECT count(*) FROM forgotten)`
+
+// readContents is the step stepContents. It reads the lists of checksums that are new or changed,
+// then the listed files whose digests are not known. What it finds of a file is stored at once. So
+// another owner goes on where this one has died, and an unchanged file is never read again.
+func (a *analyzer) readContents(ctx context.Context, t task) error {
+	const fresh = `
+		SELECT EXISTS (
+			SELECT
+			FROM elevation_dataset_file_meta
+			WHERE dataset_id = $1 AND reader_version = 0 AND md5 IS NULL AND NOT is_list
+		)`
+
+	const lists = `
+		SELECT` + contentColumns + `
+		FROM elevation_dataset_file_meta
+		WHERE dataset_id = $1 AND path > $2 AND NOT is_list AND status <> 'unreadable' AND ` + isChecksumList + `
+		ORDER BY path
+		LIMIT $3`
 
 	const expect = `
 		UPDATE analyses
@@ -86,10 +102,26 @@ func (a *analyzer) readContents(ctx context.Context, t task) error {
 		ORDER BY path
 		LIMIT $3`
 
-	if _, err := execute(ctx, a.db, "forget lists", forget, t.DatasetID, t.AnalysisID, t.Token); err != nil {
+	// A row may be of a file that was written just now. If the file is written again at once, it
+	// may keep its size and times. After this wait, it gets others. So what is found stays true as
+	// long as the size and times are those of the row.
+	isFresh, err := scalar[bool](ctx, a.db, "look for fresh files", fresh, t.DatasetID)
+	if err != nil {
+		return err
+	}
+	if isFresh {
+		pause(ctx, settleTime)
+	}
+
+	stored, err := scalar[int64](ctx, a.db, "forget lines", forgetLines, t.DatasetID, t.AnalysisID, t.Token)
+	if err != nil {
 		return err
 	}
 
+	// When there is no more room, each further list has a fault. Its lines do not count, and the
+	// next analysis with checksums forgets them.
+	t.room = new(atomic.Int64)
+	t.room.Store(a.listLines - stored)
 	if err := a.eachContent(ctx, t, lists, a.readList); err != nil {
 		return err
 	}
@@ -227,6 +259,10 @@ func (a *analyzer) readList(ctx context.Context, t task, r *detachedReader, f co
 	}
 
 	emit := func(c listedChecksum) error {
+		if t.room.Add(-1) < 0 {
+			return fmt.Errorf("the lists of the dataset have more than %d lines together", a.listLines)
+		}
+
 		found.lines = append(found.lines, c)
 		if len(found.lines) < a.batchSize {
 			return nil
@@ -280,11 +316,14 @@ func (a *analyzer) digestFile(ctx context.Context, t task, r *detachedReader, f 
 }
 
 // storeContent stores what was found of a content. A list keeps its fault when its digest is
-// stored. Deaths count from here on, because only owners that store nothing get no further.
+// stored. Deaths count from here on if no owner will read this content again. A part of it or a
+// fault does not say so.
 func (a *analyzer) storeContent(ctx context.Context, t task, f contentFile, found contentFound) error {
 	const count = `
 		UPDATE analyses
-		SET bytes_read = bytes_read + $3, deaths = 0
+		SET
+			bytes_read = bytes_read + $3,
+			deaths = CASE WHEN $4 THEN 0 ELSE deaths END
 		WHERE id = $1 AND owner_token = $2 AND finished_at IS NULL`
 
 	const store = `
@@ -297,21 +336,24 @@ func (a *analyzer) storeContent(ctx context.Context, t task, f contentFile, foun
 		WHERE id = $1`
 
 	return changeAnalysis(ctx, a.db, t.AnalysisID, func(tx pgx.Tx) error {
-		if err := oneRow(ctx, tx, "count bytes", count, t.AnalysisID, t.Token, found.bytes); err != nil {
+		err := oneRow(ctx, tx, "count bytes", count,
+			t.AnalysisID,
+			t.Token,
+			found.bytes,
+			found.isList || found.md5 != nil)
+		if err != nil {
 			return err
 		}
 
-		_, err := execute(ctx, tx, "store content", store, f.ID, found.md5, found.sha256, found.fault, found.isList)
+		_, err = execute(ctx, tx, "store content", store, f.ID, found.md5, found.sha256, found.fault, found.isList)
 		if err != nil || len(found.lines) == 0 {
 			return err
 		}
 
-		columns := []string{"dataset_id", "list", "line", "path", "algorithm", "digest"}
-		rows := pgx.CopyFromSlice(len(found.lines), func(i int) ([]any, error) {
-			c := found.lines[i]
-			return []any{t.DatasetID, f.Path, c.line, c.path, c.algorithm, c.digest}, nil
-		})
-		_, err = tx.CopyFrom(ctx, pgx.Identifier{"listed_checksums"}, columns, rows)
-		return err
+		var rows [][]any
+		for _, c := range found.lines {
+			rows = append(rows, []any{t.DatasetID, f.Path, c.line, c.path, c.algorithm, c.digest})
+		}
+		return copyRows(ctx, tx, "listed_checksums", rows, "list", "line", "path", "algorithm", "digest")
 	})
 }

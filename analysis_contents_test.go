@@ -227,6 +227,7 @@ func TestChecksumsAgain(t *testing.T) {
 	if m := c.files(dataset)["a/good.tif"]; m.MD5 == nil {
 		t.Error("force forgets a digest")
 	}
+	checkMaps(t, "finding with force", c.checksumFindings(dataset), want)
 	a = c.analyze(dataset, map[string]bool{"force": true, "checksums": true})
 	check(t, "with both", counts(a), [6]int{14, 0, 0, 14, 0, 2})
 	if got := read.take(); !strings.Contains(got, "a/good.tif") {
@@ -241,6 +242,93 @@ func TestChecksumsAgain(t *testing.T) {
 	delete(want, "a/gone.tif")
 	delete(want, "a/MD5SUMS")
 	checkMaps(t, "finding without the list", c.checksumFindings(dataset), want)
+}
+
+// TestListsStay: an analysis without the option keeps what lists say, also if it reads their rows again.
+func TestListsStay(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("root", "all")
+	d := listedFolder{t, filepath.Join(ts.datasets, "d")}
+	good := string(geographicTIFF(7, 46))
+	for _, name := range []string{"x.tif", "y.tif", "z.tif"} {
+		d.write(name, good)
+	}
+	d.write("x.tif.md5", md5Line("x.tif", "other")+"?\n")
+	d.write("y.md5", md5Line("y.tif", "other"))
+	d.write("sums.txt", md5Line("z.tif", "other"))
+	soon := time.Now().Add(time.Hour) // as if each file were written just now, for an hour
+	err := errors.Join(os.Symlink("sums.txt", filepath.Join(d.dir, "link.md5")), os.Chtimes(filepath.Join(d.dir, "y.md5"), soon, soon),
+		os.Chtimes(filepath.Join(d.dir, "y.tif"), soon, soon))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	dataset := c.addDataset("d")
+	c.analyze(dataset, withChecksums)
+	want := c.checksumFindings(dataset)
+	check(t, "findings", len(want), 4)
+	for _, step := range []struct {
+		name   string
+		change func()
+	}{
+		{"nothing", func() {}},
+		{"a sidecar", func() { d.write("x.tif.aux.xml", "<PAMDataset/>") }},
+		{"another reader", func() { ts.exec(`UPDATE elevation_dataset_file_meta SET reader_version = 1`) }},
+	} {
+		step.change()
+		c.analyze(dataset, nil)
+		checkMaps(t, "after "+step.name, c.checksumFindings(dataset), want)
+	}
+}
+
+// TestAllListsTogether: the lists of a dataset have a limit together. A list beyond it says nothing, and is read again.
+func TestAllListsTogether(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, func(o *options) { o.listLines = 10; o.batchSize = 3 })
+	c := ts.signIn("root", "all")
+	d := listedFolder{t, filepath.Join(ts.datasets, "d")}
+	d.write("x.tif", "x")
+	d.write("a.md5", strings.Repeat(md5Line("x.tif", "x"), 6))
+	d.write("b.md5", strings.Repeat(md5Line("x.tif", "y"), 5))
+	dataset := c.addDataset("d")
+	const lines = `SELECT count(*) FROM listed_checksums JOIN elevation_dataset_file_meta f ON f.path = list WHERE is_list`
+	for range 2 {
+		c.analyze(dataset, withChecksums)
+		checkMaps(t, "finding", c.checksumFindings(dataset), map[string]string{
+			"b.md5": "its content cannot be read: the lists of the dataset have more than 10 lines together"})
+		check(t, "lines", ts.queryInt(lines), 6)
+	}
+
+	d.write("a.md5", strings.Repeat(md5Line("x.tif", "x"), 5))
+	c.analyze(dataset, withChecksums)
+	check(t, "lines of shorter lists", ts.queryInt(lines), 10)
+	if found := c.checksumFindings(dataset); len(found) != 1 || !strings.Contains(found["x.tif"], "different digests") {
+		t.Errorf("findings of shorter lists: %q", found)
+	}
+}
+
+// TestDeathsCountUntilTheEnd: a part of a list that is stored does not reset the number of deaths.
+func TestDeathsCountUntilTheEnd(t *testing.T) {
+	t.Parallel()
+	var ts *testServer
+	ts = startServer(t, func(o *options) {
+		o.batchSize = 3
+		o.beforeRead = func(path string) {
+			if path == "content of MD5SUMS" {
+				ts.exec(`UPDATE analyses SET deaths = 2`)
+			}
+		}
+	})
+	c := ts.signIn("root", "all")
+	listedFolder{t, filepath.Join(ts.datasets, "d")}.write("MD5SUMS", strings.Repeat(md5Line("x.tif", "x"), 7))
+	dataset := c.addDataset("d")
+	ts.exec(`CREATE TABLE resets (lines integer)`)
+	ts.exec(`CREATE FUNCTION note_reset() RETURNS trigger LANGUAGE plpgsql AS
+		'BEGIN INSERT INTO resets SELECT count(*) FROM listed_checksums; RETURN NULL; END'`)
+	ts.exec(`CREATE TRIGGER note_reset AFTER UPDATE ON analyses FOR EACH ROW WHEN (OLD.deaths > NEW.deaths) EXECUTE FUNCTION note_reset()`)
+	c.analyze(dataset, withChecksums)
+	check(t, "lines at the first reset", ts.queryInt(`SELECT coalesce(min(lines), -1) FROM resets`), 6)
 }
 
 // listTiles makes tiles as makeTiles does, and an old list of all of them.

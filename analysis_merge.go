@@ -44,6 +44,8 @@ type knownRow struct {
 	ReaderVersion int
 	AddedIn       int64 // analyses
 	ReadIn        int64
+	IsList        bool // of checksums
+	ContentFault  *string
 }
 
 // isUnchanged reports whether the file of a row need not be read: a former owner of this analysis
@@ -303,7 +305,9 @@ func (m *merger) firstRow(ctx context.Context) (*knownRow, error) {
 			sidecars,
 			reader_version,
 			added_in,
-			read_in
+			read_in,
+			is_list,
+			content_fault
 		FROM elevation_dataset_file_meta
 		WHERE dataset_id = $1 AND path > $2
 		ORDER BY path

@@ -127,9 +127,7 @@ func isFailed(status string) bool {
 // ids. It returns the deleted rows by path.
 func replaceRows(ctx context.Context, tx pgx.Tx, t task, files []batchFile) (
 	before map[string]ElevationDatasetFileMeta, err error) {
-	const newIDs = `
-		SELECT nextval('elevation_dataset_file_meta_id_seq') AS id
-		FROM generate_series(1, $1::integer)`
+	const newIDs = `SELECT nextval('elevation_dataset_file_meta_id_seq') AS id FROM generate_series(1, $1::integer)`
 
 	// The files that were not gone, and the paths of those that have a row.
 	var read []batchFile
@@ -163,11 +161,9 @@ func replaceRows(ctx context.Context, tx pgx.Tx, t task, files []batchFile) (
 	var rows [][]any
 	for _, f := range read {
 		// A file that had a row keeps its id.
-		id := f.known.ID
-		addedIn := f.known.AddedIn
-		if id == 0 {
-			id = ids[0].ID
-			addedIn = t.AnalysisID
+		if f.known.ID == 0 {
+			f.known.ID = ids[0].ID
+			f.known.AddedIn = t.AnalysisID
 			ids = ids[1:]
 		}
 
@@ -176,7 +172,7 @@ func replaceRows(ctx context.Context, tx pgx.Tx, t task, files []batchFile) (
 			version = 0 // a later change may keep size and time, so the file is read again next time
 		}
 
-		f.keepDigests(before[f.Path], t)
+		f.keepContent(before[f.Path], t)
 		names, row := f.row.stored()
 		columns = append(names,
 			"id",
@@ -185,15 +181,19 @@ func replaceRows(ctx context.Context, tx pgx.Tx, t task, files []batchFile) (
 			"sidecars",
 			"reader_version",
 			"added_in",
-			"read_in")
+			"read_in",
+			"is_list",
+			"content_fault")
 		row = append(row,
-			id,
+			f.known.ID,
 			t.DatasetID,
 			f.row.changed,
 			f.Sidecars,
 			version,
-			addedIn,
-			t.AnalysisID)
+			f.known.AddedIn,
+			t.AnalysisID,
+			f.known.IsList,
+			f.known.ContentFault)
 		rows = append(rows, row)
 	}
 
@@ -205,18 +205,22 @@ func replaceRows(ctx context.Context, tx pgx.Tx, t task, files []batchFile) (
 	return before, nil
 }
 
-// keepDigests copies the digests of the row that the file had, unless the file may have changed
-// since, or the analysis is to compute them anew.
-func (f batchFile) keepDigests(old ElevationDatasetFileMeta, t task) {
+// keepContent copies the digests of the row that the file had, and leaves in known what else was
+// found of its content. It forgets all of it if the file may have changed since, or the analysis is
+// to read the content anew. A file with the same size and times has not changed: see readContents.
+func (f *batchFile) keepContent(old ElevationDatasetFileMeta, t task) {
 	isSame := old.SizeBytes == f.row.SizeBytes &&
 		old.ModifiedAt.Equal(f.row.ModifiedAt.Time) &&
-		f.known.Changed == f.row.changed &&
-		f.known.ReaderVersion != 0
+		f.known.Changed == f.row.changed
 	isAnew := t.Force && t.Checksums
-	if isSame && !isAnew {
-		f.row.MD5 = old.MD5
-		f.row.SHA256 = old.SHA256
+	if !isSame || isAnew {
+		f.known.IsList = false
+		f.known.ContentFault = nil
+		return
 	}
+
+	f.row.MD5 = old.MD5
+	f.row.SHA256 = old.SHA256
 }
 
 // removeRows deletes the rows with these paths, and returns them by path.

@@ -331,8 +331,11 @@ func checksum(values ...any) int64 {
 }
 
 // isSettled reports whether a file was modified so long ago that any later change gives it another
-// time. Some file systems count time in steps of two seconds.
-func isSettled(modified, now time.Time) bool { return modified.Before(now.Add(-2 * time.Second)) }
+// time.
+func isSettled(modified, now time.Time) bool { return modified.Before(now.Add(-settleTime)) }
+
+// settleTime is the longest step in which a file system counts time.
+const settleTime = 2 * time.Second
 
 // fileReader reads the files of a dataset into rows, one after the other. It keeps the directory of
 // the last file open, because opening a long path from the top for each file halves the speed.

@@ -32,7 +32,8 @@ type analyzer struct {
 	db        *pgxpool.Pool // for the work of analyses
 	instance  string
 
-	batchSize  int // files
+	batchSize  int   // files
+	listLines  int64 // of all lists of checksums of a dataset
 	beforeRead func(path string)
 
 	workers  int           // analyses that this instance owns at a time
@@ -72,6 +73,7 @@ func newAnalyzer(core *core, catalogue *catalogue, instance string, tuning tunin
 		db:         core.database.work,
 		instance:   instance,
 		batchSize:  tuning.batchSize,
+		listLines:  tuning.listLines,
 		workers:    tuning.workers,
 		beforeRead: tuning.beforeRead,
 		queued:     make(chan struct{}, 1),
@@ -255,6 +257,8 @@ type task struct {
 	OthersMaySee    bool // another living instance may see the directory
 	OthersHaveLived bool // another instance has lived since the analysis was queued
 	OthersLooked    bool // another instance did not find the candidates
+
+	room *atomic.Int64 // lines of lists that may still be stored; an abandoned goroutine may count, too
 }
 
 // The steps of an analysis.

@@ -33,6 +33,7 @@ type tuning struct {
 	patience   time.Duration     // how long the file system may take to answer
 	leaseTTL   time.Duration     // how long an instance's lease lasts after a heartbeat
 	batchSize  int               // files that an analysis stores at a time
+	listLines  int64             // lines that the lists of checksums of a dataset may have together
 	workers    int               // analyses that this instance owns at a time
 	beforeRead func(path string) // is called before a file is read
 }

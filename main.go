@@ -268,6 +268,7 @@ func defaultOptions() options {
 			patience:   30 * time.Second,
 			leaseTTL:   10 * time.Second,
 			batchSize:  1000,
+			listLines:  2_000_000,
 			workers:    3,
 			beforeRead: func(string) {},
 		},
