@@ -282,6 +282,27 @@ func TestListsStay(t *testing.T) {
 	}
 }
 
+// TestFoldersOfMissingFiles: the folders of findings are those of files and lists. A list cannot invent them.
+func TestFoldersOfMissingFiles(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("root", "all")
+	d := listedFolder{t, filepath.Join(ts.datasets, "d")}
+	d.write("a/x.tif", string(geographicTIFF(7, 46)))
+	for _, list := range []string{"MD5SUMS", "a/MD5SUMS"} {
+		var lines strings.Builder
+		for i := range 20 {
+			lines.WriteString(md5Line(fmt.Sprintf("gone%d/x.tif", i), "x"))
+		}
+		d.write(list, lines.String())
+	}
+	dataset := c.addDataset("d")
+	c.analyze(dataset, withChecksums)
+	const folders = `SELECT string_agg(folder || ' ' || n, ', ' ORDER BY folder) FROM `
+	check(t, "totals", ts.queryText(folders+`(SELECT folder, total AS n FROM dataset_finding_totals WHERE code = 'checksum') x`), ". 20, a 20")
+	check(t, "findings", ts.queryText(folders+`(SELECT folder, count(*) AS n FROM dataset_findings WHERE code = 'checksum' GROUP BY folder) x`), ". 20, a 20")
+}
+
 // TestAllListsTogether: the lists of a dataset have a limit together. A list beyond it says nothing, and is read again.
 func TestAllListsTogether(t *testing.T) {
 	t.Parallel()
@@ -306,6 +327,24 @@ func TestAllListsTogether(t *testing.T) {
 	if found := c.checksumFindings(dataset); len(found) != 1 || !strings.Contains(found["x.tif"], "different digests") {
 		t.Errorf("findings of shorter lists: %q", found)
 	}
+}
+
+// TestFaultOfUnlistedFile: a content that cannot be read is no finding any more when no list names the file.
+func TestFaultOfUnlistedFile(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("root", "all")
+	d := listedFolder{t, filepath.Join(ts.datasets, "d")}
+	d.write("x.tif", "x")
+	d.write("MD5SUMS", md5Line("x.tif", "x"))
+	dataset := c.addDataset("d")
+	c.analyze(dataset, withChecksums)
+	ts.exec(`UPDATE elevation_dataset_file_meta SET content_fault = 'broken' WHERE path = 'x.tif'`)
+	c.analyze(dataset, map[string]bool{"force": true})
+	checkMaps(t, "finding", c.checksumFindings(dataset), map[string]string{"x.tif": "broken"})
+	d.write("MD5SUMS", "")
+	c.analyze(dataset, withChecksums)
+	checkMaps(t, "finding without the line", c.checksumFindings(dataset), nil)
 }
 
 // TestDeathsCountUntilTheEnd: a part of a list that is stored does not reset the number of deaths.

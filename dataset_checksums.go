@@ -14,7 +14,8 @@ type checksumCounts struct {
 
 // listedFiles is SQL for the files of dataset $1 that lists of checksums name, a row for each
 // algorithm. id and found are the id and the digest of the file's row, null without one. digest and
-// other are the smallest and the largest listed digest: if they are the same, all lists agree.
+// other are the smallest and the largest listed digest: if they are the same, all lists agree. list
+// is one of the lists.
 const listedFiles = `
 	WITH listed AS MATERIALIZED (
 		SELECT
@@ -22,6 +23,7 @@ const listedFiles = `
 			c.algorithm,
 			min(c.digest COLLATE "C") AS digest,
 			max(c.digest COLLATE "C") AS other,
+			min(c.list COLLATE "C") AS list,
 			min(format('%s (%s, line %s)', c.digest, c.list, c.line) COLLATE "C") AS statement,
 			max(format('%s (%s, line %s)', c.digest, c.list, c.line) COLLATE "C") AS other_statement
 		FROM listed_checksums c
@@ -32,19 +34,33 @@ const listedFiles = `
 		SELECT
 			l.*,
 			f.id,
+			f.content_fault,
 			CASE l.algorithm WHEN 'MD5' THEN f.md5 ELSE f.sha256 END AS found
 		FROM listed l
 		LEFT JOIN elevation_dataset_file_meta f ON f.dataset_id = $1 AND f.path = l.path
 	)`
 
-// checksumFindings is SQL for the findings of the checksums of dataset $1.
+// checksumFindings is SQL for the findings of the checksums of dataset $1. A finding counts in the
+// folder of place, which is the path of a row: for a missing file, that of a list. So the folders
+// that a list invents do not count.
 const checksumFindings = listedFiles + `, details AS (
-		SELECT path, content_fault AS detail
+		SELECT
+			path,
+			path AS place,
+			content_fault AS detail
 		FROM elevation_dataset_file_meta
-		WHERE dataset_id = $1 AND content_fault IS NOT NULL
+		WHERE dataset_id = $1 AND content_fault IS NOT NULL AND (is_list OR ` + isChecksumList + `)
+		UNION
+		SELECT
+			path,
+			path,
+			content_fault
+		FROM files
+		WHERE content_fault IS NOT NULL
 		UNION ALL
 		SELECT
 			path,
+			CASE WHEN id IS NULL THEN list ELSE path END,
 			CASE
 				WHEN id IS NULL THEN
 					format('is not there, but listed with %s %s', algorithm, statement)
@@ -56,7 +72,10 @@ const checksumFindings = listedFiles + `, details AS (
 		FROM files
 		WHERE id IS NULL OR digest <> other OR found <> digest
 	), findings AS MATERIALIZED (
-		SELECT path, string_agg(detail, '; ' ORDER BY detail) AS detail
+		SELECT
+			path,
+			min(place) AS place,
+			string_agg(detail, '; ' ORDER BY detail) AS detail
 		FROM details
 		GROUP BY path
 	)`
@@ -85,14 +104,17 @@ func (r *results) addChecksums(ctx context.Context, q querier, datasetID int64) 
 		FROM files`
 
 	const first = checksumFindings + `
-		SELECT path, detail
+		SELECT
+			path,
+			place,
+			detail
 		FROM findings
 		ORDER BY path
 		LIMIT $2`
 
 	const count = checksumFindings + `
 		SELECT
-			coalesce(nullif(regexp_replace(path, '/?[^/]*$', ''), ''), '.') AS folder,
+			coalesce(nullif(regexp_replace(place, '/?[^/]*$', ''), ''), '.') AS folder,
 			count(*) AS total
 		FROM findings
 		GROUP BY folder`

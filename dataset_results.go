@@ -227,11 +227,17 @@ func (r *results) addNotFound(ctx context.Context, q querier) error {
 		WHERE a.id = $1 AND a.checks_only`
 
 	first := `
-		SELECT path, 'the analysis did not find it; its row is kept' AS detail
+		SELECT
+			path,
+			path AS place,
+			'the analysis did not find it; its row is kept' AS detail
 		FROM analysis_candidates
 		WHERE analysis_id = $1
 		UNION ALL
-		SELECT f.path, f.detail` + fmt.Sprintf(former, "dataset_findings") + `
+		SELECT
+			f.path,
+			f.path,
+			f.detail` + fmt.Sprintf(former, "dataset_findings") + `
 		ORDER BY path
 		LIMIT $2`
 
@@ -249,9 +255,10 @@ func (r *results) addNotFound(ctx context.Context, q querier) error {
 }
 
 // addFiles adds the findings that the query first returns, at most maxFlaws, and their number in
-// each folder, which the query count returns. id is the first parameter of both.
+// each folder, which the query count returns. A finding counts in the folder of place. id is the
+// first parameter of both.
 func (r *results) addFiles(ctx context.Context, q querier, code, first, count string, id int64) error {
-	found, err := collect[struct{ Path, Detail string }](ctx, q, "list "+code, first, id, maxFlaws)
+	found, err := collect[struct{ Path, Place, Detail string }](ctx, q, "list "+code, first, id, maxFlaws)
 	if err != nil {
 		return err
 	}
@@ -260,7 +267,7 @@ func (r *results) addFiles(ctx context.Context, q querier, code, first, count st
 		r.findings = append(r.findings, findingRow{
 			code:   code,
 			path:   f.Path,
-			folder: path.Dir(f.Path),
+			folder: path.Dir(f.Place),
 			detail: f.Detail,
 		})
 	}
