@@ -108,6 +108,7 @@ func (c *catalogue) elevations(r *http.Request, in elevationRequest) (found []el
 	if _, err := c.selectVisible(r, &f); err != nil {
 		return nil, err
 	}
+
 	// Find the files of each point, the finest first.
 	files := make([][]datasetFile, len(in.Points))
 	for i, point := range in.Points {
