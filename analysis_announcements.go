@@ -48,22 +48,22 @@ func (a *analyzer) announceEnd(ctx context.Context, tx pgx.Tx, t task, code stri
 		return err
 	}
 
-	title := "New findings in " + d.Name
 	page := fmt.Sprintf("%s/datasets/%d", a.core.cfg.baseURL, t.DatasetID)
-	text := ""
-	if code == "" { // else the results are those of a former analysis
-		text, err = newFindings(ctx, tx, t.DatasetID)
-	}
-	body := fmt.Sprintf("The last analysis of %s has new findings:\n\n%s\nReport: %s/report", d.Name, text, page)
-
-	isMissing := code == failureUnavailable && d.CodeBefore != failureUnavailable
-	if isMissing {
+	var title, body string
+	switch {
+	case code == "":
+		text, err := newFindings(ctx, tx, t.DatasetID)
+		if err != nil || text == "" {
+			return err
+		}
+		title = "New findings in " + d.Name
+		body = fmt.Sprintf("The last analysis of %s has new findings:\n\n%s\nReport: %s/report", d.Name, text, page)
+	case code == failureUnavailable && d.CodeBefore != failureUnavailable:
 		title = "The directory of " + d.Name + " is missing"
 		body = fmt.Sprintf("The directory of %s is missing, empty or does not answer. "+
 			"What Cairn knows of its files stays.\n\nAnalysis: %s/analyses/%d", d.Name, page, t.AnalysisID)
-	}
-	if err != nil || text == "" && !isMissing {
-		return err
+	default:
+		return nil // the results are those of a former analysis
 	}
 
 	c := messageChange{

@@ -79,9 +79,12 @@ func readChecksums(list string, content io.Reader, emit func(listedChecksum) err
 }
 
 // parseChecksum reads a line of a list. A name in it starts at the directory of the list, and must
-// not lead out of it. Without a name it is that of the list: x.tif.md5. The digest of standard
-// input (md5sum < x.tif) is that of x.tif in x.tif.md5; in other lists it is of no file. wrong
-// says why the line is not understood; "": it is. c has a path if the line is of a file.
+// not lead out of it.
+//
+// A line without a name is about the file after which the list is named: x.tif in x.tif.md5. So is
+// a digest of standard input (md5sum < x.tif), which counts for no file in other lists.
+//
+// wrong says why the line is not understood, or is empty. c has a path if the line is about a file.
 func parseChecksum(list, line string) (c listedChecksum, wrong string) {
 	m := checksumLine.FindStringSubmatch(line)
 	if m == nil {

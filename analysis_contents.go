@@ -151,7 +151,7 @@ func (a *analyzer) eachContent(ctx context.Context, t task, query string,
 		defer release()
 
 		readOne := func(r *detachedReader, i int) (store func() error, err error) {
-			// First the file before is stored, so that a kill costs one file.
+			// Store the file before this one first, so that a kill costs one file at most.
 			if err := r.send(func() error { return nil }); err != nil {
 				return nil, err
 			}
@@ -189,8 +189,8 @@ func (a *analyzer) eachContent(ctx context.Context, t task, query string,
 	}
 }
 
-// readContent calls use with the content of a file. It returns errChanged if the file is not that
-// of its row, before or after: then use may have seen any content.
+// readContent calls use with the content of a file. If the file is not that of its row, before or
+// after the reading, the error is errChanged, and use may have seen any content.
 func (r *detachedReader) readContent(f contentFile, use func(io.Reader) error) error {
 	if r.root == nil {
 		return errChanged
@@ -316,8 +316,8 @@ func (a *analyzer) digestFile(ctx context.Context, t task, r *detachedReader, f 
 }
 
 // storeContent stores what was found of a content. A list keeps its fault when its digest is
-// stored. Deaths count from here on if no owner will read this content again. A part of it or a
-// fault does not say so.
+// stored. The count of deaths restarts once a whole list or a digest is stored, because no owner
+// reads that content again. A part of it, or a fault, does not restart the count.
 func (a *analyzer) storeContent(ctx context.Context, t task, f contentFile, found contentFound) error {
 	const count = `
 		UPDATE analyses

@@ -37,8 +37,8 @@ type health struct {
 	rank  int // the worst comes first
 }
 
-// healthOf returns the health of a dataset by its newest analysis and the overview of its report.
-// Notes are no problems.
+// healthOf returns the health of a dataset by the analysis that addAnalyses has found and by the
+// overview of its report. Notes are no problems.
 func healthOf(d datasetDetails) health {
 	problems := plural(d.Report.Errors+d.Report.Warnings, "problem")
 	hasFailed := d.Analysis != nil && d.Analysis.State == stateFailed

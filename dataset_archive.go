@@ -28,7 +28,8 @@ func (c *catalogue) getArchive(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if total.Total > maxArchived {
-		detail := fmt.Sprintf("is at most %d files; narrow the filter, or take urls.txt", maxArchived)
+		detail := fmt.Sprintf("selects too many files: an archive has at most %d; "+
+			"narrow the filter, or take urls.txt", maxArchived)
 		return invalid{{"path", fieldOutOfRange, detail}}.err()
 	}
 
@@ -40,7 +41,7 @@ func (c *catalogue) getArchive(w http.ResponseWriter, r *http.Request) error {
 		return nil
 	}
 
-	// Finding files may compute: they may be compared with an area.
+	// The search for files may take long, because they may be compared with an area.
 	slots := callerOf(r).slots
 	slots.leavePool()
 	if err := slots.acquireCore(r.Context()); err != nil {
@@ -70,7 +71,7 @@ func (c *catalogue) getArchive(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	if unread > 0 {
-		archive.SetComment(plural(unread, "file") + " could not be read by the last analysis and are not here")
+		archive.SetComment("Left out, because the last analysis could not read it: " + plural(unread, "file"))
 	}
 	if err := archive.Close(); err != nil {
 		return err
@@ -106,7 +107,7 @@ func (c *catalogue) addToArchive(ctx context.Context, archive *zip.Writer, m sto
 		return err
 	}
 
-	// The file must be the same after the reading.
+	// Refuse a file that has changed while it was read.
 	again, err := c.openContent(ctx, m)
 	if err != nil {
 		return err

@@ -327,7 +327,8 @@ func countInArea(ctx context.Context, q querier, f fileFilter, isBox bool) (*lis
 		return total, err
 	}
 
-	// A file does not count if its footprint lies outside. Its box lies partly outside a box then.
+	// A file does not count if its footprint lies outside the area. If the area is a box, that can
+	// only be so if the box of the file lies partly outside.
 	f.isPartly = isBox
 	candidates, err := listFiles(ctx, q, f, firstFile(), maxHits)
 	for _, file := range candidates {

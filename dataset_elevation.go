@@ -276,7 +276,8 @@ func (c *catalogue) readHeightsAt(
 			return
 		}
 
-		// The raster keeps the block that it has decoded last.
+		// The raster keeps only the block that it has decoded last, so points of one block come
+		// together.
 		slices.SortFunc(points, func(p, q heightPoint) int {
 			return cmp.Or(
 				int(p.row)/raster.blockHeight-int(q.row)/raster.blockHeight,

@@ -8,8 +8,8 @@ import (
 // fileDetails is a file with what its analyses have found about it.
 type fileDetails struct {
 	ElevationDatasetFileMeta
-	Findings []fileFinding       `json:"findings"`
-	Changes  []fileAnalysisEntry `json:"changes"`
+	Findings []fileFinding `json:"findings"`
+	Changes  []pastChange  `json:"changes"`
 }
 
 // fileFinding is a finding about one file.
@@ -21,8 +21,8 @@ type fileFinding struct {
 	IsAccepted bool   `json:"is_accepted"`
 }
 
-// fileAnalysisEntry is an analysis that found a file added, changed or removed.
-type fileAnalysisEntry struct {
+// pastChange is a change of a file that an analysis found.
+type pastChange struct {
 	AnalysisID int64     `json:"analysis_id"`
 	QueuedAt   time.Time `json:"queued_at"`
 	Change     string    `json:"change"`
@@ -34,7 +34,7 @@ const maxFileChanges = 20
 // getFile answers GET /api/v1/datasets/{id}/files/{file} with the file, its findings, and its last
 // changes, the newest first.
 func (c *catalogue) getFile(w http.ResponseWriter, r *http.Request) error {
-	// The codes let the primary key of the findings serve.
+	// With the codes, the primary key of the findings serves as index.
 	const findings = `
 		SELECT
 			code,
@@ -78,7 +78,7 @@ func (c *catalogue) getFile(w http.ResponseWriter, r *http.Request) error {
 		details.Findings[i].Severity = severityOf(f.Code)
 	}
 
-	details.Changes, err = collect[fileAnalysisEntry](r.Context(), c.core.db, "list changes of a file", changes,
+	details.Changes, err = collect[pastChange](r.Context(), c.core.db, "list changes of a file", changes,
 		file.DatasetID, file.Path, maxFileChanges)
 	return writeEntity(w, details, "", err)
 }

@@ -164,7 +164,8 @@ type fileFilter struct {
 	sort     string  // "": as order says
 }
 
-// surveys are the datasets with a survey, whose files have its time, not their own.
+// surveys are the datasets that say when they were surveyed. For their files this time counts, and
+// not the time of the file.
 type surveys struct {
 	Surveyed []int64 // it has the time of the filter
 	Others   []int64 // it has not

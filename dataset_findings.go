@@ -258,7 +258,7 @@ func (c *catalogue) acceptFindings(w http.ResponseWriter, r *http.Request, in ac
 	paths := []*string{in.Path} // nil: all of the code
 	if in.Paths != nil {
 		v.check(in.Path == nil, "path", fieldExclusive, "cannot be given with paths")
-		v.check(len(in.Paths) > 0, "paths", fieldMissing, "must name a finding at least")
+		v.check(len(in.Paths) > 0, "paths", fieldMissing, "must name at least one finding")
 		paths = nil
 	}
 	for _, path := range in.Paths {

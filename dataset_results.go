@@ -483,8 +483,8 @@ const countsByCode = `
 	) counted`
 
 // storeRises is SQL that stores, for each code that had or has more than $3 findings, how many more
-// there are now than in $2, an object of countsByCode. Accepted ones count neither then
-// nor now. Of 10,060 findings 50 go and 51 come: 1.
+// there are now than in $2, an object of countsByCode. Accepted findings do not count. If 50 of
+// 10,060 findings go and 51 come, the rise is 1.
 const storeRises = `
 	UPDATE dataset_results
 	SET risen = (

@@ -339,8 +339,8 @@ func (c *catalogue) selectItems(r *http.Request, f *fileFilter) error {
 	return err
 }
 
-// selectSurveyed finds the datasets whose survey has the filter's time, and those whose survey has
-// not. In datasets without a survey, the time of each file counts. Times are in nanoseconds.
+// selectSurveyed finds the datasets whose survey lies in the filter's time, and those whose survey
+// does not. In datasets without a survey, the time of each file counts. Times are in nanoseconds.
 func (f *fileFilter) selectSurveyed(ctx context.Context, q querier) (err error) {
 	const query = `
 		SELECT

@@ -50,9 +50,9 @@ func acceptsGzip(accepted string) bool {
 // and no entity tag for If-Match. The tags of lists become weak.
 type gzipWriter struct {
 	http.ResponseWriter
-	request *http.Request
-	writers *sync.Pool // of *gzip.Writer
-	isOwed  bool       // the headers are sent with the body, which is compressed first
+	request      *http.Request
+	writers      *sync.Pool // of *gzip.Writer
+	waitsForBody bool       // the headers are sent with the body, which is compressed first
 }
 
 // WriteHeader decides whether the answer is compressed. If it is not, it sends the headers.
@@ -82,15 +82,15 @@ func (w *gzipWriter) WriteHeader(status int) {
 	if isTagged {
 		h.Set("ETag", "W/"+h.Get("ETag"))
 	}
-	w.isOwed = w.request.Method == http.MethodGet
-	if !w.isOwed {
+	w.waitsForBody = w.request.Method == http.MethodGet
+	if !w.waitsForBody {
 		w.ResponseWriter.WriteHeader(status)
 	}
 }
 
 // Write sends the body. One that is compressed comes in one piece, from writeBytes.
 func (w *gzipWriter) Write(b []byte) (int, error) {
-	if !w.isOwed {
+	if !w.waitsForBody {
 		return w.ResponseWriter.Write(b)
 	}
 
@@ -102,7 +102,7 @@ func (w *gzipWriter) Write(b []byte) (int, error) {
 	zipped.Close()
 	w.writers.Put(zipped)
 
-	w.isOwed = false
+	w.waitsForBody = false
 	w.Header().Set("Content-Length", strconv.Itoa(body.Len()))
 	w.ResponseWriter.WriteHeader(http.StatusOK)
 	_, err := w.ResponseWriter.Write(body.Bytes())

@@ -272,8 +272,8 @@ func (s *slots) acquireCore(ctx context.Context) (err error) {
 	return err
 }
 
-// shareCore lets the requests compute that wait for this one's slot, and waits for its next turn.
-// Long loops call it.
+// shareCore lets another request compute that waits for a slot, and waits for the next turn of this
+// one. Long loops call it.
 func (s *slots) shareCore(ctx context.Context) error {
 	if s.releaseCore == nil {
 		return nil

@@ -48,8 +48,8 @@ type raster struct {
 // isWritten is false for a block that the file leaves out.
 type decodeFunc func(column, row int, block []byte) (isWritten bool, err error)
 
-// sampleLayout says how the samples of the first band lie in a decoded block. Rows begin with a
-// byte and with a sample.
+// sampleLayout says how the samples of the first band lie in a decoded block. A row
+// begins at a whole byte, with a whole sample.
 type sampleLayout struct {
 	bits     int // of a sample
 	format   int // one of the values of the tag SampleFormat

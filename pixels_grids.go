@@ -242,8 +242,8 @@ func (h *headerReader) openDTED(head []byte, m *extent) (*raster, error) {
 	return newRaster(m, columns, height, l, decode), err
 }
 
-// signedMagnitude returns a sample of DTED in two's complement. As in GDAL, one far below all
-// heights is taken for one that was written in two's complement, against the standard.
+// signedMagnitude returns a sample of DTED in two's complement. Some files have samples in two's
+// complement, against the standard. As in GDAL, a sample far below all heights is taken for such.
 func signedMagnitude(sample uint16) uint16 {
 	const (
 		sign   = 1 << 15

@@ -16,9 +16,9 @@ const (
 )
 
 // heightAt returns the height of a place: x and y count samples from the outer north-west corner of
-// the raster, so 0.5, 0.5 is the middle of its first sample. Beyond the middles of the outermost
-// samples their heights go on. If one of the samples is void, the next simpler way is used; NaN
-// means that the nearest one is. The place must lie in the raster.
+// the raster, so 0.5, 0.5 is the middle of its first sample. Between the middle of an outermost
+// sample and the edge, the height stays the same. If one of the samples is void, the next simpler
+// way is used. NaN means that the nearest sample is void. The place must lie in the raster.
 func (r *raster) heightAt(ctx context.Context, x, y float64, way interpolation) (float64, error) {
 	for ; way > interpolateNearest; way /= 2 {
 		v, err := r.interpolate(ctx, x, y, way)

@@ -16,8 +16,8 @@ const edgeHeights = 16
 // samples of 32 bits are read.
 const maxStatisticsWork = 1 << 37
 
-// heightStatistics is what all heights of a raster have in common. Without valid heights, those of
-// its numbers that need some are not finite.
+// heightStatistics is what all heights of a raster have in common. Without a valid height, the
+// numbers that are computed from heights are not finite.
 type heightStatistics struct {
 	Samples int64 `json:"samples"` // that were decoded, voids too
 	Voids   int64 `json:"voids"`
@@ -28,8 +28,8 @@ type heightStatistics struct {
 	Deviation height `json:"deviation"` // the root of the variance of all heights
 
 	// Mode is the most frequent height, and ModeSamples how often it was seen. They are exact for
-	// whole heights from -32,768 to 32,767. Of others, one with less than a thousandth of the
-	// samples may be missed, and so may some samples of any.
+	// whole heights from -32,768 to 32,767. Of other heights, one that has less than a
+	// thousandth of the samples may be missed, and ModeSamples may be too low.
 	Mode        height `json:"mode"`
 	ModeSamples int64  `json:"mode_samples"`
 
