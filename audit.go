@@ -27,6 +27,10 @@ type actor struct {
 // actorOf returns the sender of the request as an actor.
 func actorOf(r *http.Request) actor {
 	c := callerOf(r)
+	if c.isOperator {
+		return operatorActor()
+	}
+
 	by := actor{requestID: c.requestID}
 	if c.address.IsValid() { // a Unix socket has none
 		by.address = c.address.String()
@@ -40,6 +44,9 @@ func actorOf(r *http.Request) actor {
 	}
 	return by
 }
+
+// is reports whether the actor is the user.
+func (by actor) is(u user) bool { return by.id != nil && *by.id == u.ID }
 
 // operatorActor returns the actor of the commands: the operator, who holds every permission.
 func operatorActor() actor {

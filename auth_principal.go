@@ -20,6 +20,7 @@ type caller struct {
 	inBrowser  bool       // the credential is a browser's session cookie, or a login page is about to set one
 	principal  *principal // nil until authorize or, on a page that is open to all, recognize sets it
 	slots      *slots     // what the request holds of the limits
+	isOperator bool       // a command of the operator calls the route within the program; there is no credential
 
 	releaseBody func() // gives back the memory of the body
 	// authorize is accounts.authorize for the route of this request. It is called again while the

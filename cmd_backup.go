@@ -219,7 +219,7 @@ func checkTables(ctx context.Context, q querier) error {
 // tokens are active or valid again.
 func (o invocation) restore(ctx context.Context, db *pgxpool.Pool) error {
 	name := o.names[0]
-	keepTokens := o.options.Has("keep-tokens")
+	keepTokens := o.options.Has("keep_tokens")
 	ended := "sessions and API tokens"
 	if keepTokens {
 		ended = "sessions"

@@ -99,9 +99,9 @@ func setDatasetCommand(ctx context.Context, o invocation) error {
 // without these options. With --folder, they replace the CRSs of that folder.
 func (o invocation) crsFields(about datasetAbout) json.RawMessage {
 	fields := map[string]any{}
-	for _, name := range [...]string{"crs", "vertical-crs"} {
+	for _, name := range [...]string{"crs", "vertical_crs"} {
 		if o.options.Has(name) {
-			fields["default_"+strings.ReplaceAll(name, "-", "_")] = o.options.Get(name)
+			fields["default_"+name] = o.options.Get(name)
 		}
 	}
 	if len(fields) == 0 {
@@ -111,7 +111,7 @@ func (o invocation) crsFields(about datasetAbout) json.RawMessage {
 	name := strings.Trim(o.options.Get("folder"), "/")
 	if name != "" {
 		isSameFolder := func(f folderCRS) bool { return f.Folder == name }
-		folder := folderCRS{name, o.options.Get("crs"), o.options.Get("vertical-crs")}
+		folder := folderCRS{name, o.options.Get("crs"), o.options.Get("vertical_crs")}
 		others := slices.DeleteFunc(slices.Clone(about.FolderCRS), isSameFolder)
 		fields = map[string]any{"folder_crs": append(others, folder)}
 	}
@@ -376,8 +376,7 @@ func expectCommand(ctx context.Context, o invocation) error {
 
 	// The options are turned into the JSON that the API takes.
 	body := map[string]any{}
-	for option, values := range o.options {
-		field := strings.ReplaceAll(option, "-", "_")
+	for field, values := range o.options {
 		body[field] = values[0]
 	}
 	name := o.options.Get("boundary")

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math"
 	"net/url"
 	"os/exec"
 	"runtime/debug"
@@ -24,9 +23,10 @@ type invocation struct {
 	cfg            config
 	env            []string
 	log            *slog.Logger
-	db             *pgxpool.Pool // with needDatabase
+	database       *database     // with needDatabase
+	db             *pgxpool.Pool // the database's pool
 	names          []string
-	options        url.Values // by their names without "--"; those without a value are empty
+	options        url.Values // by their names, as in "keep_tokens"; those without a value are empty
 	stdin          io.Reader
 	stdout, stderr io.Writer
 }
@@ -155,51 +155,6 @@ func createTokenCommand(ctx context.Context, o invocation) error {
 	return o.print(err, nil, "%s", secret)
 }
 
-// listTokensCommand is "cairn token list".
-func listTokensCommand(ctx context.Context, o invocation) error {
-	u, err := userNamed(ctx, o.db, o.names[0])
-	if err != nil {
-		return err
-	}
-
-	tokens, err := listAPITokens(ctx, o.db, u.ID, "", math.MaxInt32)
-	for _, t := range tokens {
-		permissions := strings.Join(t.Permissions, ",")
-		until := t.ExpiresAt.Format(time.DateOnly)
-		err = o.print(err, t, "%s\t%s\tuntil %s",
-			t.Name, permissions, until)
-	}
-	return err
-}
-
-// revokeTokenCommand is "cairn token revoke".
-func revokeTokenCommand(ctx context.Context, o invocation) error {
-	const query = `
-		SELECT (
-			SELECT id::text
-			FROM api_tokens
-			WHERE user_id = $1 AND name = $2)`
-
-	username := o.names[0]
-	name := o.names[1]
-	revoke := func(ctx context.Context, tx pgx.Tx, by actor, u user) error {
-		id, err := scalar[*string](ctx, tx, "find API token", query,
-			u.ID, name)
-		if err != nil {
-			return err
-		}
-		if id == nil {
-			return fmt.Errorf("%s has no API token %q", username, name)
-		}
-
-		_, err = deleteAPITokens(ctx, tx, by, u, id)
-		return err
-	}
-
-	_, err := o.changeUser(ctx, revoke)
-	return o.print(err, nil, "ended API token %s of %s", name, username)
-}
-
 // sendMessageCommand is "cairn message send". It reads the body from standard input.
 func sendMessageCommand(ctx context.Context, o invocation) error {
 	body, err := readInput(ctx, func() (string, error) {
@@ -210,43 +165,9 @@ func sendMessageCommand(ctx context.Context, o invocation) error {
 		return fmt.Errorf("read the message: %w", err)
 	}
 
-	c := messageChange{
-		Title:           &o.names[0],
-		Body:            &body,
-		Severity:        optional(o.options, "severity"),
-		IncludeNewUsers: new(o.options.Has("include-new-users")),
-	}
-	c.PublishAt.value = optional(o.options, "publish-at")
-	c.ExpiresAt.value = optional(o.options, "expires-at")
-	if o.options.Has("roles") {
-		roles := splitList(o.options.Get("roles"))
-		c.Roles.value = &roles
-	}
-
-	id, err := createMessage(ctx, o.db, operatorActor(), c)
-	return o.print(err, nil, "%d", id)
-}
-
-// listMessagesCommand is "cairn message list". It prints the newest 500 messages.
-func listMessagesCommand(ctx context.Context, o invocation) error {
-	newest := []string{"infinity", "0"}
-	messages, err := listMessages(ctx, o.db, operatorActor(), messageFilter{}, newest, maxPage)
-	for _, m := range messages {
-		at := m.PublishAt.Format(time.RFC3339)
-		err = o.print(err, m, "%d\t%s\t%s\t%s\t%s",
-			m.ID, at, m.State, m.Severity, m.Title)
-	}
-	return err
-}
-
-// retractMessageCommand is "cairn message retract".
-func retractMessageCommand(ctx context.Context, o invocation) error {
-	id, err := strconv.ParseInt(o.names[0], 10, 64)
-	if err != nil {
-		return fmt.Errorf("%q is not the number of a message: %w",
-			o.names[0], errUsage)
-	}
-	return removeMessage(ctx, o.db, operatorActor(), id, false, nil)
+	o.options.Set("body", body)
+	const fields = "title* body* severity roles, include_new_users! publish_at expires_at"
+	return calls("POST /system-messages", fields, "$id")(ctx, o)
 }
 
 // errNoUser is the error for an unknown user name.

@@ -57,22 +57,22 @@ func commands() []command {
 		},
 		{
 			"user list", "[--json]",
-			needDatabase, listUsersCommand,
+			needDatabase, calls("GET /users?limit=500", "limit", userLine),
 			"list the users: name, status, roles",
 		},
 		{
 			"user show", "NAME [--json]",
-			needDatabase, showUserCommand,
+			needDatabase, calls("GET /users/{id}", "", userLine),
 			"show a user",
 		},
 		{
 			"user disable", "NAME [--json]",
-			needDatabase, onUser("", setStatus(statusDisabled)),
+			needDatabase, calls("PATCH /users/{id}?status=disabled", "status", userLine),
 			"keep a user out",
 		},
 		{
 			"user enable", "NAME [--json]",
-			needDatabase, onUser("", setStatus(statusActive)),
+			needDatabase, calls("PATCH /users/{id}?status=active", "status", userLine),
 			"let a user in: one that is pending or was disabled",
 		},
 		{
@@ -82,7 +82,7 @@ func commands() []command {
 		},
 		{
 			"user set-roles", "NAME ROLE,... [--json]",
-			needDatabase, setRolesCommand,
+			needDatabase, calls("PUT /users/{id}/roles", "roles,", userLine),
 			"replace a user's roles",
 		},
 		{
@@ -92,7 +92,7 @@ func commands() []command {
 		},
 		{
 			"user reset-totp", "NAME [--json]",
-			needDatabase, onUser("%s has no second factor now", deleteTOTP),
+			needDatabase, calls("DELETE /users/{id}/totp", "", "$username has no second factor now"),
 			"remove a user's second factor",
 		},
 		{
@@ -102,33 +102,33 @@ func commands() []command {
 		},
 		{
 			"user end-sessions", "NAME [--json]",
-			needDatabase, onUser("ended all sessions of %s", endAllSessions),
+			needDatabase, calls("DELETE /users/{id}/sessions", "", "ended all sessions of $username"),
 			"end a user's sessions",
 		},
 		{
 			"user revoke", "NAME [--json]",
-			needDatabase, onUser("ended all sessions and tokens of %s", revokeUser),
+			needDatabase, onUser("user.revoke", "ended all sessions and tokens of %s", revokeCredentials),
 			"end all sessions and tokens of a user",
 		},
 
 		{
 			"role list", "[--json]",
-			needDatabase, listRolesCommand,
+			needDatabase, calls("GET /roles?limit=500", "limit", roleLine),
 			"list the roles: name, permissions, description",
 		},
 		{
 			"role create", "NAME [--permissions P,...] [--description TEXT] [--json]",
-			needDatabase, onRole(createRole),
+			needDatabase, calls("POST /roles?permissions=", "name* permissions, description*", roleLine),
 			"create a role",
 		},
 		{
 			"role edit", "NAME [--permissions P,...] [--description TEXT] [--json]",
-			needDatabase, onRole(editRole),
+			needDatabase, calls("PATCH /roles/{id}", "permissions, description*", roleLine),
 			"change a role",
 		},
 		{
 			"role delete", "NAME [--reassign ROLE]",
-			needDatabase, deleteRoleCommand,
+			needDatabase, calls("DELETE /roles/{id}", "reassign*", ""),
 			"delete a role that no user has, or give its users another",
 		},
 
@@ -152,12 +152,13 @@ func commands() []command {
 		},
 		{
 			"message list", "[--json]",
-			needDatabase, listMessagesCommand,
+			needDatabase, calls("GET /system-messages?limit=500&newest=", "limit",
+				"$id\t${publish_at:.19}Z\t$state\t$severity\t$title"),
 			"list the newest messages",
 		},
 		{
 			"message retract", "ID",
-			needDatabase, retractMessageCommand,
+			needDatabase, calls("DELETE /system-messages/{id}", "", ""),
 			"retract a message",
 		},
 
@@ -170,12 +171,13 @@ func commands() []command {
 		},
 		{
 			"token list", "USER [--json]",
-			needDatabase, listTokensCommand,
+			needDatabase, calls("GET /users/{id}/tokens?limit=500", "limit",
+				"$name\t$permissions\tuntil ${expires_at:.10}"),
 			"list a user's API tokens",
 		},
 		{
 			"token revoke", "USER NAME",
-			needDatabase, revokeTokenCommand,
+			needDatabase, calls("DELETE /users/{id}/tokens/{token}", "", "ended API token $1 of $0"),
 			"end an API token",
 		},
 
@@ -363,55 +365,10 @@ func findCommand(args []string) (c command, rest []string, err error) {
 	return c, nil, fmt.Errorf("%q is not a command; %w", args[0], errUsage)
 }
 
-// argument is a name or an option that a command takes.
-type argument struct {
-	name       string // "NAME" or "--option"
-	isOption   bool
-	takesValue bool // of an option
-	isRequired bool
-	isRepeated bool // of a name: it may be given several times
-}
-
-// argumentParts matches each part of a command's args: brackets with what they hold, an option with
-// its value, or a name.
-var argumentParts = regexp.MustCompile(`\[[^]]+\]|--\S+ \S+|\S+`)
-
-// arguments reads the args of a command. There, "NAME" is a name that has to be given, "[NAME]" one
-// that may be left out, and "NAME..." one or more. "--option VALUE" takes a value, and "[--option]"
-// none.
-func (c command) arguments() (all []argument) {
-	for _, part := range argumentParts.FindAllString(c.args, -1) {
-		words := strings.Fields(strings.Trim(part, "[]"))
-		isOption := strings.HasPrefix(part, "--") || strings.HasPrefix(part, "[--")
-		takesValue := isOption && len(words) > 1
-		if takesValue {
-			words = words[:1]
-		}
-
-		// "ROLE,..." is a list with commas, and thus one name.
-		for _, word := range words {
-			isList := strings.HasSuffix(word, ",...")
-			all = append(all, argument{
-				name:       word,
-				isOption:   isOption,
-				takesValue: takesValue,
-				isRequired: part[0] != '[',
-				isRepeated: strings.HasSuffix(word, "...") && !isList,
-			})
-		}
-	}
-	return all
-}
-
 // parse reads the arguments of a command. Names and options may come in any order; after "--" there
 // are only names.
 func (c command) parse(args []string) (names []string, options url.Values, err error) {
-	known := map[string]argument{} // the options
-	for _, a := range c.arguments() {
-		if a.isOption {
-			known[a.name] = a
-		}
-	}
+	known := " " + strings.ReplaceAll(c.args, "[", "")
 
 	options = url.Values{}
 	for len(args) > 0 {
@@ -430,47 +387,56 @@ func (c command) parse(args []string) (names []string, options url.Values, err e
 		}
 
 		name, value, hasValue := strings.Cut(arg, "=")
-		option, isKnown := known[name]
+		isFlag := strings.Contains(known, " "+name+"]")
+		takesValue := strings.Contains(known, " "+name+" ")
 		switch {
-		case !isKnown:
+		case !isFlag && !takesValue:
 			return nil, nil, c.wrongUsage("there is no option %s", name)
-		case hasValue && !option.takesValue:
+		case hasValue && isFlag:
 			return nil, nil, c.wrongUsage("%s takes no value", name)
-		case option.takesValue && !hasValue && len(args) == 0:
+		case takesValue && !hasValue && len(args) == 0:
 			return nil, nil, c.wrongUsage("%s needs a value", name)
-		case option.takesValue && !hasValue:
+		case takesValue && !hasValue:
 			value = args[0]
 			args = args[1:]
 		}
-		options.Set(name[2:], value)
+		field := strings.ReplaceAll(name[2:], "-", "_")
+		options.Set(field, value)
 	}
 	return names, options, c.checkArguments(names, options)
 }
 
+// What stands in the args of a command: options, with what they take and perhaps in brackets; the
+// options that have to be given; and a name that may be given several times. A list such as
+// "ROLE,..." is one name.
+var (
+	optionParts     = regexp.MustCompile(`\[?--[a-z-]+( [^] ]+)?]?`)
+	requiredOptions = regexp.MustCompile(`(^| )--(\S+)`)
+	repeatedName    = regexp.MustCompile(`\w\.\.\.`)
+)
+
 // checkArguments returns an error if a required argument is missing, or if there are more names
 // than the command takes.
 func (c command) checkArguments(names []string, options url.Values) error {
-	var missing error
-	for _, a := range c.arguments() {
-		isGiven := len(names) > 0
-		if a.isOption {
-			isGiven = options.Has(a.name[2:])
-		}
-		if a.isRequired && !isGiven && missing == nil {
-			missing = c.wrongUsage("%s is missing", a.name)
-		}
+	// Names in brackets may be left out.
+	words := optionParts.ReplaceAllString(c.args, "")
+	words, others, _ := strings.Cut(words, "[")
+	required := strings.Fields(words)
+	if len(names) < len(required) {
+		return c.wrongUsage("%s is missing", required[len(names)])
+	}
 
-		switch {
-		case a.isRepeated:
-			names = nil
-		case !a.isOption && isGiven:
-			names = names[1:]
+	most := len(required) + len(strings.Fields(others))
+	if len(names) > most && !repeatedName.MatchString(c.args) {
+		return c.wrongUsage("unexpected argument %q", names[most])
+	}
+
+	for _, option := range requiredOptions.FindAllStringSubmatch(c.args, -1) {
+		if !options.Has(option[2]) {
+			return c.wrongUsage("--%s is missing", option[2])
 		}
 	}
-	if len(names) > 0 {
-		return c.wrongUsage("unexpected argument %q", names[0])
-	}
-	return missing
+	return nil
 }
 
 // wrongUsage returns the error for arguments that the command does not take.

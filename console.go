@@ -392,6 +392,9 @@ func readForm(r *http.Request) (url.Values, error) {
 	return values, nil
 }
 
+// fieldKinds are the characters that follow the name of a field: see formBody.
+const fieldKinds = "?*[]!@{},"
+
 // formBody returns the body for the API that a form stands for. fields names its fields, each with
 // a suffix:
 //
@@ -413,7 +416,7 @@ func formBody(f url.Values, fields string) map[string]any {
 
 	body := map[string]any{}
 	for spec := range strings.FieldsSeq(fields) {
-		name := strings.TrimRight(spec, "?*[]!@{},")
+		name := strings.TrimRight(spec, fieldKinds)
 		kind := spec[len(name):]
 
 		// Boxes that are not ticked are not sent.

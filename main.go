@@ -171,6 +171,7 @@ func run(
 		return c.do(ctx, o)
 	}
 	return connect(ctx, o.cfg, func(d *database) error {
+		o.database = d
 		o.db = d.pool
 		return c.do(ctx, o)
 	})

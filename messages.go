@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -14,7 +15,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // announcements is the component of system messages.
@@ -244,21 +244,32 @@ func isText(text string, high int) bool {
 
 // createMessage answers POST /api/v1/system-messages.
 func (a *announcements) createMessage(w http.ResponseWriter, r *http.Request, c messageChange) error {
-	id, err := createMessage(r.Context(), a.core.db, actorOf(r), c)
+	// An absent title or body is refused as an empty one is.
+	c.Title = cmp.Or(c.Title, new(""))
+	c.Body = cmp.Or(c.Body, new(""))
+
+	ctx := r.Context()
+	by := actorOf(r)
+	var id int64
+	err := inTransaction(ctx, a.core.db, func(tx pgx.Tx) (err error) {
+		if err := c.check(ctx, tx); err != nil {
+			return err
+		}
+		id, err = insertMessage(ctx, tx, by, nil, c)
+		return err
+	})
 	if err != nil {
 		return err
 	}
 
 	// Read after the commit: by then a message for now is published.
-	created, err := getMessage(r.Context(), a.core.db, actorOf(r), id)
-	return writeCreated(w, created, "/api/v1/system-messages/"+strconv.FormatInt(id, 10), err)
+	created, err := getMessage(ctx, a.core.db, by, id)
+	return writeCreated(w, created, fmt.Sprint("/api/v1/system-messages/", id), err)
 }
 
 // updateMessage answers PATCH /api/v1/system-messages/{id}.
 func (a *announcements) updateMessage(w http.ResponseWriter, r *http.Request, c messageChange) error {
-	id := pathID(r, "id")
-	match := r.Header["If-Match"]
-	err := changeMessage(r.Context(), a.core.db, actorOf(r), "message.update", id, match, c.apply)
+	err := a.changeMessage(r, "message.update", c.apply)
 	if err != nil {
 		return err
 	}
@@ -266,18 +277,32 @@ func (a *announcements) updateMessage(w http.ResponseWriter, r *http.Request, c 
 }
 
 // deleteMessage answers DELETE /api/v1/system-messages/{id}, which retracts the message or, with
-// ?permanently=true, deletes it.
+// ?permanently=true, deletes it with its marks. The audit row keeps it. To retract it again changes
+// nothing.
 func (a *announcements) deleteMessage(w http.ResponseWriter, r *http.Request) error {
+	const retract = `
+		UPDATE system_messages
+		SET retracted_at = now(),
+			updated_at = now()
+		WHERE id = $1
+			AND retracted_at IS NULL`
+	const erase = `DELETE FROM system_messages WHERE id = $1`
+
 	var v invalid
 	permanently := flagParameter(&v, r.URL.Query(), "permanently")
 	if err := v.err(); err != nil {
 		return err
 	}
 
-	id := pathID(r, "id")
-	match := r.Header["If-Match"]
-	err := removeMessage(r.Context(), a.core.db, actorOf(r), id, permanently, match)
-	return writeDone(w, err)
+	action := "message.retract"
+	query := retract
+	if permanently {
+		action = "message.delete"
+		query = erase
+	}
+	return writeDone(w, a.changeMessage(r, action, func(ctx context.Context, tx pgx.Tx, m message) (int64, error) {
+		return execute(ctx, tx, "remove message", query, m.ID)
+	}))
 }
 
 // flagParameter returns a query parameter that is true or false. It is false if absent.
@@ -526,23 +551,6 @@ func (a *announcements) countUnread(w http.ResponseWriter, r *http.Request) erro
 	return writeTagged(w, r, counts)
 }
 
-// createMessage creates a message, with an audit row, and returns its id.
-func createMessage(ctx context.Context, db *pgxpool.Pool, by actor, c messageChange) (id int64, err error) {
-	// An absent title or body is refused as an empty one is.
-	c.Title = cmp.Or(c.Title, new(""))
-	c.Body = cmp.Or(c.Body, new(""))
-
-	err = inTransaction(ctx, db, func(tx pgx.Tx) error {
-		if err := c.check(ctx, tx); err != nil {
-			return err
-		}
-		id, err = insertMessage(ctx, tx, by, nil, c)
-		return err
-	})
-
-	return id, err
-}
-
 // insertMessage stores a new message, with an audit row, and returns its id. The dataset may be
 // nil. The fields have been checked.
 func insertMessage(ctx context.Context, tx pgx.Tx, by actor, datasetID *int64, c messageChange) (int64, error) {
@@ -579,31 +587,28 @@ func auditMessage(ctx context.Context, tx pgx.Tx, by actor, action string, id in
 	return audit(ctx, tx, by, action, "message:"+strconv.FormatInt(id, 10), before, after)
 }
 
-// changeMessage runs do on a message, or returns a 404, also if the message is about a dataset that
-// the actor may not see. If do changes a row, it adds an audit row. Its transaction holds
-// lockMessages. match are the lines of If-Match: if there are any, they must name the message's
-// entity tag.
-func changeMessage(
-	ctx context.Context,
-	db *pgxpool.Pool,
-	by actor,
+// changeMessage runs do on the message of the path, or returns a 404, also if the message is about
+// a dataset that the caller may not see. If do changes a row, it adds an audit row. Its transaction
+// holds lockMessages. If-Match, if given, must name the message's entity tag.
+func (a *announcements) changeMessage(
+	r *http.Request,
 	action string,
-	id int64,
-	match []string,
 	do func(ctx context.Context, tx pgx.Tx, before message) (changed int64, err error),
 ) error {
-	return inTransaction(ctx, db, func(tx pgx.Tx) error {
+	ctx := r.Context()
+	by := actorOf(r)
+	return inTransaction(ctx, a.core.db, func(tx pgx.Tx) error {
 		if err := advisoryLock(ctx, tx, lockMessages); err != nil {
 			return err
 		}
 
 		nobody := by
 		nobody.id = nil
-		before, err := getMessage(ctx, tx, nobody, id)
+		before, err := getMessage(ctx, tx, nobody, pathID(r, "id"))
 		if err != nil {
 			return err
 		}
-		if err := checkMatch(match, before.tag()); err != nil {
+		if err := checkMatch(r.Header["If-Match"], before.tag()); err != nil {
 			return err
 		}
 
@@ -611,7 +616,7 @@ func changeMessage(
 		if err != nil || n == 0 {
 			return err
 		}
-		return auditMessage(ctx, tx, by, action, id, before)
+		return auditMessage(ctx, tx, by, action, before.ID, before)
 	})
 }
 
@@ -703,29 +708,6 @@ func (c messageChange) store(ctx context.Context, tx pgx.Tx, id int64) (int64, e
 	var v invalid
 	v.check(stored.IsShown, "expires_at", fieldOutOfRange, "must be after publish_at")
 	return stored.Changed, v.err()
-}
-
-// removeMessage retracts a message or, permanently, deletes it with its marks. The audit row keeps
-// it. To retract it again changes nothing. For match see changeMessage.
-func removeMessage(ctx context.Context, db *pgxpool.Pool, by actor, id int64, permanently bool, match []string) error {
-	const retract = `
-		UPDATE system_messages
-		SET retracted_at = now(),
-			updated_at = now()
-		WHERE id = $1
-			AND retracted_at IS NULL`
-	const erase = `DELETE FROM system_messages WHERE id = $1`
-
-	action := "message.retract"
-	query := retract
-	if permanently {
-		action = "message.delete"
-		query = erase
-	}
-	remove := func(ctx context.Context, tx pgx.Tx, _ message) (int64, error) {
-		return execute(ctx, tx, "remove message", query, id)
-	}
-	return changeMessage(ctx, db, by, action, id, match, remove)
 }
 
 // getMessage returns a message as a reader sees it, or a 404.

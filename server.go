@@ -393,8 +393,8 @@ func (s *server) callAPI(r *http.Request, route, query string, body map[string]a
 		return nil, fmt.Errorf("call %s: there is no such route", route)
 	}
 
-	// The page and the route may ask for different permissions and limits.
-	if rt.who != public {
+	// The page and the route may ask for different permissions and limits. The operator may do all.
+	if rt.who != public && !callerOf(r).isOperator {
 		if err := rt.permit(principalOf(r)); err != nil {
 			return nil, err
 		}

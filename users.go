@@ -142,7 +142,7 @@ func (a *accounts) updateUser(w http.ResponseWriter, r *http.Request, c userChan
 	}
 
 	return a.actOnUserAndAnswer(w, r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
-		if c.Email != nil && target.ID == *by.id {
+		if c.Email != nil && by.is(target) {
 			return errUseOwnRoute
 		}
 		return updateUser(ctx, tx, by, target, c)
@@ -255,15 +255,19 @@ func (a *accounts) deleteUser(w http.ResponseWriter, r *http.Request) error {
 	return writeDone(w, a.actOnUser(r, deleteUser)) // the function below, not this handler
 }
 
-// createPasswordReset answers POST /api/v1/users/{id}/password-reset with a token for the user.
+// createPasswordReset answers POST /api/v1/users/{id}/password-reset with a token for the user,
+// which sets another password within 15 minutes.
 func (a *accounts) createPasswordReset(w http.ResponseWriter, r *http.Request) error {
 	var token passwordToken
 	err := a.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) (err error) {
-		if target.ID == *by.id {
+		if by.is(target) {
 			return errUseOwnRoute
 		}
-		token, err = createPasswordReset(ctx, tx, by, target)
-		return err
+		token, err = createPasswordToken(ctx, tx, target.ID, 15*time.Minute)
+		if err != nil {
+			return err
+		}
+		return audit(ctx, tx, by, "user.password_reset", "user:"+target.Username, nil, nil)
 	})
 
 	return writeCreated(w, token.withLink(a.core.cfg), "", err)
@@ -272,7 +276,7 @@ func (a *accounts) createPasswordReset(w http.ResponseWriter, r *http.Request) e
 // deleteTOTPOfUser answers DELETE /api/v1/users/{id}/totp.
 func (a *accounts) deleteTOTPOfUser(w http.ResponseWriter, r *http.Request) error {
 	return writeDone(w, a.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
-		if target.ID == *by.id {
+		if by.is(target) {
 			return errUseOwnRoute
 		}
 		return deleteTOTP(ctx, tx, by, target)
@@ -418,14 +422,4 @@ func deleteUser(ctx context.Context, tx pgx.Tx, by actor, target user) error {
 		return err
 	}
 	return audit(ctx, tx, by, "user.delete", "user:"+target.Username, target, nil)
-}
-
-// createPasswordReset creates a token that sets another password within 15 minutes. Requires
-// lockAccess and a checked target (see actOnUser).
-func createPasswordReset(ctx context.Context, tx pgx.Tx, by actor, target user) (passwordToken, error) {
-	token, err := createPasswordToken(ctx, tx, target.ID, 15*time.Minute)
-	if err != nil {
-		return token, err
-	}
-	return token, audit(ctx, tx, by, "user.password_reset", "user:"+target.Username, nil, nil)
 }
