@@ -21,6 +21,7 @@ type analysis struct {
 	State          string `json:"state"`
 	Force          bool   `json:"force"`
 	Checksums      bool   `json:"checksums"`   // files are compared with lists of checksums
+	Heights        bool   `json:"heights"`     // the heights of files are read
 	ChecksOnly     bool   `json:"checks_only"` // it only checks the rows that there are
 	analysisCounts `json:"counts"`
 	progress       `json:"progress"`
@@ -50,7 +51,7 @@ type progress struct {
 	Expected    *int64 `json:"expected"`     // files of the last analysis, if there was one; at the end all files
 	SecondsLeft *int64 `json:"seconds_left"` // an estimate; null if there is none
 
-	BytesRead     int64  `json:"bytes_read"`     // of contents, for checksums
+	BytesRead     int64  `json:"bytes_read"`     // of contents, for checksums and heights
 	BytesExpected *int64 `json:"bytes_expected"` // null before contents are read
 }
 
@@ -71,6 +72,7 @@ const analysisColumns = `
 	a.state,
 	a.force,
 	a.checksums,
+	a.heights,
 	a.checks_only,
 	a.bytes_read,
 	a.bytes_expected,
@@ -131,6 +133,7 @@ func (a *analyzer) createAnalysis(w http.ResponseWriter, r *http.Request) error 
 type analysisOptions struct {
 	Force     bool `json:"force"`
 	Checksums bool `json:"checksums"`
+	Heights   bool `json:"heights"`
 }
 
 // createAnalysis queues an analysis. If one is running, the error is a 409, but an analysis that
@@ -142,6 +145,7 @@ func createAnalysis(ctx context.Context, db *pgxpool.Pool, by actor, datasetID i
 			dataset_id,
 			force,
 			checksums,
+			heights,
 			requested_by,
 			expected
 		)
@@ -150,6 +154,7 @@ func createAnalysis(ctx context.Context, db *pgxpool.Pool, by actor, datasetID i
 			$2,
 			$3,
 			$4,
+			$5,
 			coalesce((
 				SELECT total
 				FROM analyses
@@ -188,11 +193,12 @@ func createAnalysis(ctx context.Context, db *pgxpool.Pool, by actor, datasetID i
 		}
 
 		a, err = collectOne[analysis](ctx, tx, nil, "create analysis", query,
-			d.ID, options.Force, options.Checksums, by.name)
+			d.ID, options.Force, options.Checksums, options.Heights, by.name)
 		audited := map[string]any{
 			"id":        a.ID,
 			"force":     a.Force,
 			"checksums": a.Checksums,
+			"heights":   a.Heights,
 		}
 		return nil, audited, err
 	})

@@ -20,6 +20,12 @@ type contentFile struct {
 	Size     int64
 	Modified int64
 	Changed  int64
+	Sidecars int64
+}
+
+// isOf reports whether an opened file is that of the row.
+func (f contentFile) isOf(opened entry) bool {
+	return opened.Size == f.Size && opened.Modified == f.Modified && opened.Changed == f.Changed
 }
 
 // contentFound is what is stored of a content in the row of its file.
@@ -30,6 +36,8 @@ type contentFound struct {
 	isList bool             // all lines of a list are stored
 	lines  []listedChecksum // of a list
 	bytes  int64            // that were read, and are not yet counted
+
+	heights *fileHeights // nil: as before
 }
 
 // contentColumns is SQL for the columns of a contentFile.
@@ -38,7 +46,8 @@ const contentColumns = `
 	path,
 	size_bytes AS size,
 	modified_ns AS modified,
-	changed_ns AS changed`
+	changed_ns AS changed,
+	sidecars`
 
 // undigested is SQL for the files of dataset $1 that are listed, and whose digests are not known.
 const undigested = `
@@ -69,35 +78,40 @@ const forgetLines = `
 		(SELECT count(*) FROM listed_checksums WHERE dataset_id = $1)
 		- (SELECT count(*) FROM forgotten)`
 
-// readContents is the step stepContents. It reads the lists of checksums that are new or changed,
-// then the listed files whose digests are not known. What it finds of a file is stored at once. So
-// another owner goes on where this one has died, and an unchanged file is never read again.
+// readContents is the step stepContents. With checksums, it reads the lists of checksums that are
+// new or changed, then the listed files whose digests are not known. With heights, it reads the
+// rasters whose heights are not known. What it finds of a file is stored at once. So another owner
+// goes on where this one has died, and an unchanged file is never read again.
 func (a *analyzer) readContents(ctx context.Context, t task) error {
 	const fresh = `
 		SELECT EXISTS (
 			SELECT
 			FROM elevation_dataset_file_meta
-			WHERE dataset_id = $1 AND reader_version = 0 AND md5 IS NULL AND NOT is_list
+			WHERE dataset_id = $1 AND reader_version = 0 AND (md5 IS NULL OR heights IS NULL) AND NOT is_list
 		)`
-
-	const lists = `
-		SELECT` + contentColumns + `
-		FROM elevation_dataset_file_meta
-		WHERE dataset_id = $1 AND path > $2 AND NOT is_list AND status <> 'unreadable' AND ` + isChecksumList + `
-		ORDER BY path
-		LIMIT $3`
 
 	const expect = `
 		UPDATE analyses
 		SET
 			contents_at = coalesce(contents_at, now()),
 			bytes_expected = bytes_read + (
-				SELECT least(coalesce(sum(size_bytes), 0), 4e18)::bigint` + undigested + `
+				SELECT least(coalesce(sum(size_bytes), 0), 4e18)::bigint
+				FROM (
+					SELECT size_bytes` + undigested + ` AND $4
+					UNION ALL
+					SELECT size_bytes` + unmeasured + ` AND $5
+				) f
 			)
 		WHERE id = $2 AND owner_token = $3 AND finished_at IS NULL`
 
 	const listed = `
 		SELECT` + contentColumns + undigested + `
+			AND path > $2
+		ORDER BY path
+		LIMIT $3`
+
+	const rasters = `
+		SELECT` + contentColumns + unmeasured + `
 			AND path > $2
 		ORDER BY path
 		LIMIT $3`
@@ -113,6 +127,41 @@ func (a *analyzer) readContents(ctx context.Context, t task) error {
 		pause(ctx, settleTime)
 	}
 
+	if t.Checksums {
+		if err := a.readLists(ctx, t); err != nil {
+			return err
+		}
+	}
+
+	_, err = execute(ctx, a.db, "count bytes", expect, t.DatasetID, t.AnalysisID, t.Token, t.Checksums, t.Heights)
+	if err != nil {
+		return err
+	}
+
+	if t.Checksums {
+		if err := a.eachContent(ctx, t, listed, a.digestFile, contentFault); err != nil {
+			return err
+		}
+	}
+
+	if t.Heights {
+		if err := a.eachContent(ctx, t, rasters, a.measureFile, heightsFault); err != nil {
+			return err
+		}
+	}
+
+	return a.setStep(ctx, t, stepCheck)
+}
+
+// readLists reads the lists of checksums that are new or changed.
+func (a *analyzer) readLists(ctx context.Context, t task) error {
+	const lists = `
+		SELECT` + contentColumns + `
+		FROM elevation_dataset_file_meta
+		WHERE dataset_id = $1 AND path > $2 AND NOT is_list AND status <> 'unreadable' AND ` + isChecksumList + `
+		ORDER BY path
+		LIMIT $3`
+
 	stored, err := scalar[int64](ctx, a.db, "forget lines", forgetLines, t.DatasetID, t.AnalysisID, t.Token)
 	if err != nil {
 		return err
@@ -122,26 +171,20 @@ func (a *analyzer) readContents(ctx context.Context, t task) error {
 	// next analysis with checksums forgets them.
 	t.room = new(atomic.Int64)
 	t.room.Store(a.listLines - stored)
-	if err := a.eachContent(ctx, t, lists, a.readList); err != nil {
-		return err
-	}
-
-	if _, err := execute(ctx, a.db, "count bytes", expect, t.DatasetID, t.AnalysisID, t.Token); err != nil {
-		return err
-	}
-
-	if err := a.eachContent(ctx, t, listed, a.digestFile); err != nil {
-		return err
-	}
-
-	return a.setStep(ctx, t, stepCheck)
+	return a.eachContent(ctx, t, lists, a.readList, contentFault)
 }
 
-// eachContent calls read for each file that the query finds, and stores what it returns. A file
-// that cannot be read, or whose reading hangs, gets a fault. A file that has changed gets none: the
-// next analysis reads it anew.
+// contentFault returns what is stored of a file whose content cannot be read, for a reason.
+func contentFault(reason string) contentFound {
+	return contentFound{fault: "its content cannot be read: " + reason}
+}
+
+// eachContent calls read for each file that the query finds, and stores what it returns. Of a file
+// that cannot be read, or whose reading hangs, it stores what faulty returns for the reason. Of a
+// file that has changed it stores nothing: the next analysis reads it anew.
 func (a *analyzer) eachContent(ctx context.Context, t task, query string,
-	read func(context.Context, task, *detachedReader, contentFile) (contentFound, error)) error {
+	read func(context.Context, task, *detachedReader, contentFile) (contentFound, error),
+	faulty func(reason string) contentFound) error {
 	readPage := func(files []contentFile) error {
 		// Meanwhile there is one reader less for other files.
 		release, err := a.reading.acquire(ctx, t.Token)
@@ -163,14 +206,13 @@ func (a *analyzer) eachContent(ctx context.Context, t task, query string,
 			case errors.Is(err, errChanged):
 				return func() error { return nil }, nil
 			case err != nil:
-				found = contentFound{fault: "its content cannot be read: " + reasonOf(err)}
+				found = faulty(reasonOf(err))
 			}
 			return func() error { return a.storeContent(ctx, t, files[i], found) }, nil
 		}
 
 		hangs := func(i int) error {
-			fault := fmt.Sprintf("its content cannot be read: no answer within %v", a.core.patience)
-			return a.storeContent(ctx, t, files[i], contentFound{fault: fault})
+			return a.storeContent(ctx, t, files[i], faulty(fmt.Sprintf("no answer within %v", a.core.patience)))
 		}
 
 		return a.readDetached(ctx, t, len(files), readOne, hangs)
@@ -207,21 +249,25 @@ func (r *detachedReader) readContent(f contentFile, use func(io.Reader) error) e
 	}
 	defer file.Close()
 
-	isOfRow := opened.Size == f.Size && opened.Modified == f.Modified && opened.Changed == f.Changed
-	if !isOfRow {
+	if !f.isOf(opened) {
 		return errChanged
 	}
 
 	if err := use(blockReader{r, io.NewSectionReader(file, 0, f.Size)}); err != nil {
 		return err
 	}
+	return r.lookAgain(f)
+}
 
-	again, now, err := r.open(e)
+// lookAgain returns errChanged if a file is not that of its row any more.
+func (r *detachedReader) lookAgain(f contentFile) error {
+	file, opened, err := r.open(entry{Path: f.Path, Size: f.Size})
 	if err != nil {
 		return errChanged
 	}
-	again.Close()
-	if now != opened {
+	file.Close()
+
+	if !f.isOf(opened) {
 		return errChanged
 	}
 	return nil
@@ -316,8 +362,9 @@ func (a *analyzer) digestFile(ctx context.Context, t task, r *detachedReader, f 
 }
 
 // storeContent stores what was found of a content. A list keeps its fault when its digest is
-// stored. The count of deaths restarts once a whole list or a digest is stored, because no owner
-// reads that content again. A part of it, or a fault, does not restart the count.
+// stored, and a file keeps it when its heights are. The count of deaths restarts once a whole list,
+// a digest or heights are stored, because no owner reads that content again. A part of it, or a
+// fault, does not restart the count.
 func (a *analyzer) storeContent(ctx context.Context, t task, f contentFile, found contentFound) error {
 	const count = `
 		UPDATE analyses
@@ -331,8 +378,12 @@ func (a *analyzer) storeContent(ctx context.Context, t task, f contentFile, foun
 		SET
 			md5 = coalesce($2, md5),
 			sha256 = coalesce($3, sha256),
-			content_fault = CASE WHEN is_list AND $4 = '' THEN content_fault ELSE nullif($4, '') END,
-			is_list = is_list OR $5
+			content_fault = CASE
+				WHEN (is_list OR $6::jsonb IS NOT NULL) AND $4 = '' THEN content_fault
+				ELSE nullif($4, '')
+			END,
+			is_list = is_list OR $5,
+			heights = coalesce($6::jsonb, heights)
 		WHERE id = $1`
 
 	return changeAnalysis(ctx, a.db, t.AnalysisID, func(tx pgx.Tx) error {
@@ -340,12 +391,13 @@ func (a *analyzer) storeContent(ctx context.Context, t task, f contentFile, foun
 			t.AnalysisID,
 			t.Token,
 			found.bytes,
-			found.isList || found.md5 != nil)
+			found.isList || found.md5 != nil || found.heights != nil)
 		if err != nil {
 			return err
 		}
 
-		_, err = execute(ctx, tx, "store content", store, f.ID, found.md5, found.sha256, found.fault, found.isList)
+		_, err = execute(ctx, tx, "store content", store,
+			f.ID, found.md5, found.sha256, found.fault, found.isList, found.heights)
 		if err != nil || len(found.lines) == 0 {
 			return err
 		}

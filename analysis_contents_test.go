@@ -73,15 +73,17 @@ func checkMaps(t *testing.T, what string, got, want map[string]string) {
 	}
 }
 
-// contentReads counts the contents that a service reads.
+// contentReads counts the contents that a service reads, or the heights.
 type contentReads struct {
-	lock  sync.Mutex
-	paths []string
+	ofHeights bool
+	lock      sync.Mutex
+	paths     []string
 }
 
 // note is for options.beforeRead.
 func (r *contentReads) note(path string) {
-	if name, isContent := strings.CutPrefix(path, "content of "); isContent {
+	prefix := map[bool]string{false: "content of ", true: "heights of "}[r.ofHeights]
+	if name, isContent := strings.CutPrefix(path, prefix); isContent {
 		r.lock.Lock()
 		defer r.lock.Unlock()
 		r.paths = append(r.paths, name)
@@ -169,7 +171,7 @@ func TestChecksums(t *testing.T) {
 	if !strings.Contains(string(item.body), `"file:checksum":"1220`+*rows["a/good.tif"].SHA256+`"`) {
 		t.Errorf("STAC: %s", item.body)
 	}
-	if table := c.must(200, "GET", dataset+"/files.csv", nil); !strings.Contains(string(table.body), ","+*rows["a/good.tif"].MD5+","+*rows["a/good.tif"].SHA256+"\n") {
+	if table := c.must(200, "GET", dataset+"/files.csv", nil); !strings.Contains(string(table.body), ","+*rows["a/good.tif"].MD5+","+*rows["a/good.tif"].SHA256+",,,,,,,,,,\n") {
 		t.Errorf("CSV: %s", table.body)
 	}
 	page := c.must(200, "GET", fmt.Sprintf("%s/files/%d", strings.TrimPrefix(dataset, "/api/v1"), rows["a/good.tif"].ID), nil)
@@ -524,7 +526,7 @@ func TestOtherAnalysesWhileComparing(t *testing.T) {
 		t.Errorf("progress %v", p)
 	}
 	live := c.must(200, "GET", strings.TrimPrefix(first, "/api/v1"), nil)
-	if !strings.Contains(string(live.body), "read for checksums") {
+	if !strings.Contains(string(live.body), "of contents read") {
 		t.Errorf("the page of the analysis: %s", live.body)
 	}
 

@@ -291,7 +291,7 @@ func (a *analyzer) removeCandidates(ctx context.Context, t task) error {
 		}
 	}
 
-	if !t.Checksums {
+	if !t.Checksums && !t.Heights {
 		return a.setStep(ctx, t, stepCheck)
 	}
 	err := a.setStep(ctx, t, stepContents)

@@ -205,13 +205,20 @@ func replaceRows(ctx context.Context, tx pgx.Tx, t task, files []batchFile) (
 	return before, nil
 }
 
-// keepContent copies the digests of the row that the file had, and leaves in known what else was
-// found of its content. It forgets all of it if the file may have changed since, or the analysis is
-// to read the content anew. A file with the same size and times has not changed: see readContents.
+// keepContent copies the digests and the heights of the row that the file had, and leaves in known
+// what else was found of its content. It forgets these if the file may have changed since, or the
+// analysis is to read them anew. A file with the same size and times has not changed: see
+// readContents. What heights mean depends on the rest of the row, too.
 func (f *batchFile) keepContent(old ElevationDatasetFileMeta, t task) {
 	isSame := old.SizeBytes == f.row.SizeBytes &&
 		old.ModifiedAt.Equal(f.row.ModifiedAt.Time) &&
 		f.known.Changed == f.row.changed
+
+	keepsHeights := isSame && sameContent(old, *f.row) && !(t.Force && t.Heights)
+	if keepsHeights {
+		f.row.Heights = old.Heights
+	}
+
 	isAnew := t.Force && t.Checksums
 	if !isSame || isAnew {
 		f.known.IsList = false

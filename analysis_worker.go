@@ -32,8 +32,9 @@ type analyzer struct {
 	db        *pgxpool.Pool // for the work of analyses
 	instance  string
 
-	batchSize  int   // files
-	listLines  int64 // of all lists of checksums of a dataset
+	batchSize  int           // files
+	listLines  int64         // of all lists of checksums of a dataset
+	heightTime time.Duration // of one file
 	beforeRead func(path string)
 
 	workers  int           // analyses that this instance owns at a time
@@ -75,6 +76,7 @@ func newAnalyzer(core *core, catalogue *catalogue, instance string, tuning tunin
 		batchSize:  tuning.batchSize,
 		listLines:  tuning.listLines,
 		workers:    tuning.workers,
+		heightTime: tuning.heightTime,
 		beforeRead: tuning.beforeRead,
 		queued:     make(chan struct{}, 1),
 		contents:   make(chan struct{}, 1),
@@ -248,6 +250,7 @@ type task struct {
 	About      datasetAbout
 	Force      bool
 	Checksums  bool
+	Heights    bool
 	Token      string // the fencing token: the claim is void once the row has another
 	Known      bool   // the dataset has rows
 	Step       string // stepMerge and so on
@@ -268,7 +271,7 @@ const (
 	stepRemove = "remove" // the rows of the candidates go
 	stepCheck  = "check"  // the rows are checked
 
-	// With checksums, this step comes before the checks. The contents of files are read.
+	// With checksums or heights, this step comes before the checks. The contents of files are read.
 	stepContents = "contents"
 )
 
@@ -314,6 +317,7 @@ func (a *analyzer) claim(ctx context.Context, token string, duty duty) ([]task, 
 			d.about,
 			a.force,
 			a.checksums,
+			a.heights,
 			a.owner_token::text AS token,
 			a.step,
 			a.failures,
@@ -420,7 +424,7 @@ func (a *analyzer) analyze(ctx context.Context, t task) (err error) {
 		if err := a.removeCandidates(ctx, t); err != nil {
 			return err
 		}
-		if t.Checksums { // another worker goes on
+		if t.Checksums || t.Heights { // another worker goes on
 			return nil
 		}
 	}
@@ -477,6 +481,7 @@ const resultsAreCurrent = `
 		JOIN analyses a ON a.id = $2
 			AND NOT a.checks_only
 			AND NOT a.checksums
+			AND NOT a.heights
 			AND a.failure_code IS NULL
 			AND a.warnings = '{}'
 		WHERE r.dataset_id = $1

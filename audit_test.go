@@ -29,7 +29,7 @@ import (
 const (
 	maxFileTokens     = 5_000
 	maxTestFileTokens = 8_000
-	maxProgramTokens  = 203_850
+	maxProgramTokens  = 205_400
 	maxAuditorTokens  = 32_000
 )
 

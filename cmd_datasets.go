@@ -243,6 +243,7 @@ func (o invocation) analyze(ctx context.Context, d dataset, wait bool) error {
 	options := analysisOptions{
 		Force:     o.options.Has("force"),
 		Checksums: o.options.Has("checksums"),
+		Heights:   o.options.Has("heights"),
 	}
 	a, err := createAnalysis(ctx, o.db, operatorActor(), d.ID, options)
 
@@ -265,6 +266,8 @@ func (o invocation) analyze(ctx context.Context, d dataset, wait bool) error {
 		lacks = "--force"
 	case options.Checksums && !a.Checksums:
 		lacks = "--checksums"
+	case options.Heights && !a.Heights:
+		lacks = "--heights"
 	}
 	if isRunning && lacks != "" {
 		return fmt.Errorf("analysis %d of %s is running already, without %s",

@@ -232,11 +232,12 @@ func commands() []command {
 			"list the datasets: id, name, directory, state of the last analysis",
 		},
 		{
-			"dataset analyze", "DATASET [--wait] [--force] [--checksums]",
+			"dataset analyze", "DATASET [--wait] [--force] [--checksums] [--heights]",
 			needDatabase, analyzeCommand,
 			"start an analysis or, with --wait, join the one that runs and wait for its end; " +
 				"--force removes the rows of files that are gone, even if most are; " +
-				"--checksums compares the files with the lists of checksums beside and above them",
+				"--checksums compares the files with the lists of checksums beside and above them; " +
+				"--heights reads the heights of the files that are new or changed",
 		},
 		{
 			"dataset expect",

@@ -222,7 +222,7 @@ func forms() []form {
 			"/datasets/{id}", "/datasets?done=deleted"},
 
 		{"/datasets/{id}/analyses", "POST /datasets/{id}/analyses",
-			"force! checksums!",
+			"force! checksums! heights!",
 			"/datasets/{id}", "/datasets/{id}/analyses/{new}?done=started"},
 		{"/datasets/{id}/analyses/{analysis}/cancel", "DELETE /datasets/{id}/analyses/{analysis}",
 			"",

@@ -34,6 +34,7 @@ type tuning struct {
 	leaseTTL   time.Duration     // how long an instance's lease lasts after a heartbeat
 	batchSize  int               // files that an analysis stores at a time
 	listLines  int64             // lines that the lists of checksums of a dataset may have together
+	heightTime time.Duration     // how long the heights of one file are read
 	workers    int               // analyses that this instance owns at a time
 	beforeRead func(path string) // is called before a file is read
 }

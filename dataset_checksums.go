@@ -87,7 +87,7 @@ func (r *results) addChecksums(ctx context.Context, q querier, datasetID int64) 
 		SELECT EXISTS (
 			SELECT
 			FROM analyses
-			WHERE dataset_id = $1 AND bytes_expected IS NOT NULL AND (state = 'succeeded' OR id = $2)
+			WHERE dataset_id = $1 AND checksums AND bytes_expected IS NOT NULL AND (state = 'succeeded' OR id = $2)
 		)`
 
 	const counts = listedFiles + `

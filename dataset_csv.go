@@ -29,7 +29,10 @@ func (c *catalogue) getTable(w http.ResponseWriter, r *http.Request) error {
 		west south east north bbox_accuracy_m
 		resolution_m source warnings
 		license surveyed_from surveyed_until
-		md5 sha256`
+		md5 sha256
+		height_min height_max height_mean height_deviation
+		height_samples height_voids height_mode height_mode_samples height_spikes
+		heights_reason`
 
 	return writeStream(w, r, "text/csv; charset=utf-8", func(out io.Writer) error {
 		table := csv.NewWriter(out)
@@ -74,6 +77,7 @@ func csvRow(d dataset, f datasetFile) []string {
 		d.About.SurveyedUntil,
 		csvCell(f.MD5),
 		csvCell(f.SHA256))
+	cells = append(cells, f.Heights.cells()...)
 	for i := range cells {
 		cells[i] = harmlessCell(cells[i])
 	}

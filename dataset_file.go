@@ -8,8 +8,10 @@ import (
 // fileDetails is a file with what its analyses have found about it.
 type fileDetails struct {
 	ElevationDatasetFileMeta
-	Findings []fileFinding `json:"findings"`
-	Changes  []pastChange  `json:"changes"`
+	Heights       *heightStatistics `json:"heights"`        // null: not read
+	HeightsReason *string           `json:"heights_reason"` // why an analysis with heights has not read them
+	Findings      []fileFinding     `json:"findings"`
+	Changes       []pastChange      `json:"changes"`
 }
 
 // fileFinding is a finding about one file.
@@ -64,6 +66,10 @@ func (c *catalogue) getFile(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	details := fileDetails{ElevationDatasetFileMeta: file.ElevationDatasetFileMeta}
+	if h := file.Heights; h != nil {
+		details.Heights = h.Statistics
+		details.HeightsReason = nonEmpty(h.Reason)
+	}
 
 	var codes []string
 	for _, kind := range findingKinds() {

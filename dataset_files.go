@@ -29,6 +29,8 @@ type ElevationDatasetFileMeta struct {
 	MD5        *string   `json:"md5,omitzero"` // in hex; left out: not known
 	SHA256     *string   `json:"sha256,omitzero"`
 
+	Heights *fileHeights `json:"-"` // nil: no analysis with heights has read them
+
 	changed   int64 // the file's st_ctime, in nanoseconds since 1970
 	unsettled bool  // not a regular file: what it is or leads to can change while its own size and time stay
 }
@@ -47,7 +49,7 @@ func (t *fileTime) ScanInt64(ns pgtype.Int8) error {
 const fileColumns = ` id, path, size_bytes, modified_ns AS modified_at, analyzed_at, ` +
 	`format, status, reason, width, height, bands, sample_type, nodata, unit, scale, "offset", ` +
 	`compression, data_bytes, pixel_is, transform, native_bbox, crs, crs_definition, crs_name, ` +
-	`vertical_crs, bbox, bbox_accuracy_m, resolution_m, source, warnings, cog, md5, sha256, ` +
+	`vertical_crs, bbox, bbox_accuracy_m, resolution_m, source, warnings, cog, md5, sha256, heights, ` +
 	`lacks_crs, set_crs, set_vertical_crs, own_warnings`
 
 // column is a column of the table of files, with the value of a file.
@@ -101,6 +103,7 @@ func (m *ElevationDatasetFileMeta) stored() (names []string, values []any) {
 		column{"warnings", m.Warnings},
 		column{"md5", m.MD5},
 		column{"sha256", m.SHA256},
+		column{"heights", m.Heights},
 		column{"lacks_crs", m.LacksCRS},
 		column{"set_crs", m.SetCRS},
 		column{"set_vertical_crs", m.SetVerticalCRS},

@@ -21,6 +21,7 @@ import (
 // proj:epsg, which GDAL 3.6 reads, and proj:code, which newer clients read.
 const (
 	stacProjection = "https://stac-extensions.github.io/projection/v1.2.0/schema.json"
+	stacRaster     = "https://stac-extensions.github.io/raster/v1.1.0/schema.json"
 	stacFile       = "https://stac-extensions.github.io/file/v2.1.0/schema.json"
 	stacItemAssets = "https://stac-extensions.github.io/item-assets/v1.0.0/schema.json"
 )
@@ -104,10 +105,16 @@ func (c *catalogue) itemOf(r *http.Request, f datasetFile, about datasetAbout) o
 		data["file:checksum"] = checksum
 	}
 
+	extensions := []string{stacProjection, stacFile}
+	if h := f.Heights; h != nil && h.Statistics != nil {
+		extensions = append(extensions, stacRaster)
+		data["raster:bands"] = []object{h.Statistics.stac()}
+	}
+
 	item := featureOf(f.ElevationDatasetFileMeta, properties)
 	maps.Copy(item, object{
 		"stac_version":    "1.0.0",
-		"stac_extensions": []string{stacProjection, stacFile},
+		"stac_extensions": extensions,
 		"id":              id,
 		"collection":      strconv.FormatInt(f.DatasetID, 10),
 		"links": []object{

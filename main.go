@@ -270,6 +270,7 @@ func defaultOptions() options {
 			leaseTTL:   10 * time.Second,
 			batchSize:  1000,
 			listLines:  2_000_000,
+			heightTime: 10 * time.Minute,
 			workers:    3,
 			beforeRead: func(string) {},
 		},

@@ -70,6 +70,24 @@ func (h height) MarshalJSON() ([]byte, error) {
 	return strconv.AppendFloat(nil, float64(h), 'g', -1, 64), nil
 }
 
+// String implements fmt.Stringer. It is "" where there is no height.
+func (h height) String() string {
+	if h-h != 0 {
+		return ""
+	}
+	return strconv.FormatFloat(float64(h), 'f', -1, 64)
+}
+
+// UnmarshalJSON implements json.Unmarshaler, for what MarshalJSON writes.
+func (h *height) UnmarshalJSON(text []byte) (err error) {
+	v := math.NaN()
+	if string(text) != "null" {
+		v, err = strconv.ParseFloat(string(text), 64)
+	}
+	*h = height(v)
+	return err
+}
+
 // readHeights returns what all heights of the file that h has just read have in common. It returns
 // the errors of openRaster and statistics.
 func readHeights(ctx context.Context, h *headerReader, m *extent) (heightStatistics, error) {

@@ -51,6 +51,7 @@ type pixelTIFF struct {
 	predictor     int
 	reversed      bool
 	deflate       *zlib.Writer // kept from file to file, because a new one is dear; nil: made where it is needed
+	place         []testTag    // and CRS; nil: testPlace and testKeys
 	tags          []testTag
 	value         func(band, x, y int) float64
 	block         func(i int, encoded []byte) []byte // what becomes of a block; nil: nothing
@@ -170,7 +171,12 @@ func (f pixelTIFF) build() []byte {
 	if f.reversed {
 		tags = with(tags, shorts(tagFillOrder, fillOrderLowestFirst))
 	}
-	tags = with(tags, shorts(tagSampleFormat, slices.Repeat([]float64{float64(f.format)}, f.bands)...), testPlace(), testKeys(), f.tags)
+	tags = with(tags, shorts(tagSampleFormat, slices.Repeat([]float64{float64(f.format)}, f.bands)...))
+	if f.place != nil {
+		tags = with(tags, f.place, f.tags)
+	} else {
+		tags = with(tags, testPlace(), testKeys(), f.tags)
+	}
 
 	// The size of the directory does not depend on the offsets.
 	offsets, counts := make([]float64, len(blocks)), make([]float64, len(blocks))

@@ -365,3 +365,7 @@ DROP TABLE audit_breaks;
 -- migration 10: version 1.0.0, ninth step
 
 -- This migration changes no table of accounts.
+
+-- migration 11: version 1.0.0, tenth step
+
+-- This migration changes no table of accounts.

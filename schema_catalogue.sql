@@ -474,3 +474,12 @@ CREATE INDEX system_messages_dataset_id_idx ON system_messages (dataset_id) WHER
 -- By how much the last checks found more than the checks before, for each code that then or now had
 -- more findings than are stored: there first_seen does not tell which ones are new.
 ALTER TABLE dataset_results ADD COLUMN risen jsonb NOT NULL DEFAULT '{}';
+
+-- migration 11: version 1.0.0, tenth step
+
+-- An analysis with heights reads the heights of the rasters in the step contents.
+ALTER TABLE analyses ADD COLUMN heights boolean NOT NULL DEFAULT false;
+
+-- What all heights of a file have in common, in JSON: a fileHeights; null: not known. It goes with the
+-- row if the file changes.
+ALTER TABLE elevation_dataset_file_meta ADD COLUMN heights jsonb;

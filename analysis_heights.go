@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync/atomic"
+	"time"
+)
+
+// fileHeights is what an analysis with heights has found in the samples of a file.
+type fileHeights struct {
+	Statistics *heightStatistics `json:"statistics,omitzero"` // edges in millimetres
+	Reason     string            `json:"reason,omitzero"`     // without statistics: why the heights were not read
+	Again      bool              `json:"again,omitzero"`      // the reason may pass: the next analysis tries again
+}
+
+// unmeasured is SQL for the rasters of dataset $1 whose heights are to be read.
+const unmeasured = `
+	FROM elevation_dataset_file_meta f
+	WHERE dataset_id = $1
+		AND status IN ('ok', 'no_bbox', 'no_georef')
+		AND (heights IS NULL OR heights ? 'again')`
+
+// cells returns the cells of a table about the heights of a file, which may be nil.
+func (h *fileHeights) cells() []string {
+	cells := make([]string, 10)
+	if h == nil {
+		return cells
+	}
+
+	cells[9] = h.Reason
+	if s := h.Statistics; s != nil {
+		for i, v := range []height{s.Min, s.Max, s.Mean, s.Deviation} {
+			cells[i] = v.String()
+		}
+		cells[4] = csvCell(&s.Samples)
+		cells[5] = csvCell(&s.Voids)
+		cells[6] = s.Mode.String()
+		cells[7] = csvCell(&s.ModeSamples)
+		cells[8] = csvCell(&s.Spikes)
+	}
+	return cells
+}
+
+// stac returns the statistics as the extension Raster of STAC has them, which has no numbers that
+// are not finite.
+func (s *heightStatistics) stac() object {
+	statistics := object{"valid_percent": 100 * float64(s.Samples-s.Voids) / float64(s.Samples)}
+	for name, v := range map[string]height{
+		"minimum": s.Min,
+		"maximum": s.Max,
+		"mean":    s.Mean,
+		"stddev":  s.Deviation,
+	} {
+		if isFinite(float64(v)) {
+			statistics[name] = v
+		}
+	}
+	return object{"statistics": statistics}
+}
+
+// heightsFault returns what is stored of a file whose heights cannot be read now.
+func heightsFault(reason string) contentFound {
+	return contentFound{heights: &fileHeights{Reason: reason, Again: true}}
+}
+
+// measureFile reads the heights of a file.
+func (a *analyzer) measureFile(_ context.Context, _ task, r *detachedReader, f contentFile) (contentFound, error) {
+	heights, err := r.measure(f, a.heightTime)
+	return contentFound{heights: heights, bytes: f.Size}, err
+}
+
+// measure returns what the heights of a file have in common, or why they are not read. If the file
+// is not that of its row, the error is errChanged. Any other error is that of reading the file.
+func (r *detachedReader) measure(f contentFile, limit time.Duration) (*fileHeights, error) {
+	if r.root == nil {
+		return nil, errChanged
+	}
+	r.before("heights of " + f.Path)
+
+	timed, cancel := context.WithTimeout(r.ctx, limit)
+	defer cancel()
+	ctx := progressContext{timed, r.progress}
+
+	var found heightStatistics
+	var err error
+	isRead := false
+	r.opened = func(m *extent) {
+		found, err = readHeights(ctx, &r.header, m)
+		isRead = err == nil
+	}
+	defer func() { r.opened = nil }()
+
+	row, isThere := r.readEntry(entry{Path: f.Path, Size: f.Size, Sidecars: f.Sidecars})
+	isOfRow := isThere && f.isOf(entry{
+		Size:     row.SizeBytes,
+		Modified: row.ModifiedAt.UnixNano(),
+		Changed:  row.changed,
+	})
+	if !isOfRow {
+		return nil, errChanged
+	}
+
+	switch {
+	case isRead:
+		found.roundEdges()
+		return &fileHeights{Statistics: &found}, r.lookAgain(f)
+	case r.ctx.Err() != nil:
+		return nil, r.ctx.Err()
+	case timed.Err() != nil:
+		return &fileHeights{Reason: fmt.Sprintf("reading them took longer than %v", limit)}, nil
+	case err != nil && statusOf(err) != fileStatusUnreadable:
+		return &fileHeights{Reason: reasonOf(err)}, nil
+	case err != nil:
+		return nil, err
+	case row.Status == fileStatusUnreadable:
+		return nil, errors.New(*row.Reason)
+	}
+	return &fileHeights{Reason: *row.Reason}, nil // the reader panicked
+}
+
+// progressContext notes progress each time that somebody looks whether it has ended: before each
+// block and each read of the file.
+type progressContext struct {
+	context.Context
+	progress *atomic.Int64
+}
+
+// Err implements context.Context.
+func (c progressContext) Err() error {
+	c.progress.Add(1)
+	return c.Context.Err()
+}
+
+// roundEdges rounds the heights of the edges to thousandths, because they are most of what is
+// stored.
+func (s *heightStatistics) roundEdges() {
+	for side := range s.Edges {
+		for i, v := range s.Edges[side] {
+			s.Edges[side][i] = height(math.Round(float64(v)*1000) / 1000)
+		}
+	}
+}
