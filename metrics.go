@@ -2,12 +2,14 @@ package main
 
 import (
 	"bytes"
+	_ "embed"
 	"fmt"
 	"math"
 	"net/http"
 	"runtime"
 	"slices"
 	"sync/atomic"
+	"text/template"
 	"time"
 )
 
@@ -43,19 +45,47 @@ func (c *routeCounts) count(status int, took time.Duration) {
 	c.durations[bucket].Add(1)
 }
 
-// exposition holds metrics in Prometheus's text format, version 0.0.4.
-type exposition struct{ bytes.Buffer }
-
-// add writes a metric. samples are pairs of labels, in braces or "", and a value.
-func (e *exposition) add(name, kind, help string, samples ...any) {
-	fmt.Fprintf(e, "# HELP %s %s\n# TYPE %[1]s %[3]s\n", name, help, kind)
-	for pair := range slices.Chunk(samples, 2) {
-		fmt.Fprintf(e, "%s%s %v\n", name, pair[0], pair[1])
-	}
+// routeSamples are the counts of a route as metrics.txt shows them.
+type routeSamples struct {
+	Labels  string         // without the closing brace
+	Codes   map[int]uint64 // requests by status
+	Buckets []bucket
+	Count   uint64 // requests in all
+	Seconds float64
 }
 
-// getMetrics answers GET /metrics, for Prometheus. Metrics that begin with go_ are named as in
-// Prometheus's Go client.
+// bucket counts the requests that took no longer than its bound, in seconds.
+type bucket struct {
+	Bound float64
+	Count uint64
+}
+
+// samples returns the counts of a route.
+func (c *routeCounts) samples() routeSamples {
+	s := routeSamples{
+		Labels:  fmt.Sprintf("{method=%q,route=%q", c.method, c.path),
+		Codes:   map[int]uint64{},
+		Seconds: float64(c.microseconds.Load()) / 1e6,
+	}
+	for code := range c.codes {
+		if count := c.codes[code].Load(); count > 0 {
+			s.Codes[code] = count
+		}
+	}
+	for i, bound := range durationBounds() {
+		s.Count += c.durations[i].Load()
+		s.Buckets = append(s.Buckets, bucket{bound, s.Count})
+	}
+	return s
+}
+
+// metricsText is the template of GET /metrics, in Prometheus's text format, version 0.0.4. Metrics
+// that begin with go_ are named as in Prometheus's Go client.
+//
+//go:embed metrics.txt
+var metricsText string
+
+// getMetrics answers GET /metrics, for Prometheus.
 func (o *operations) getMetrics(w http.ResponseWriter, r *http.Request) error {
 	// States without an analysis are there with 0: an alert on an increase misses a new series.
 	const analyses = `
@@ -74,11 +104,6 @@ func (o *operations) getMetrics(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	var states []any
-	for _, state := range byState {
-		states = append(states, fmt.Sprintf("{state=%q}", state.State), state.Count)
-	}
-
 	const auditBreaks = `
 		SELECT count(*)
 		FROM audit_log
@@ -89,88 +114,36 @@ func (o *operations) getMetrics(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	pool := o.core.db.Stat()
+	// Routes without a request are left out.
+	var routes []routeSamples
+	for _, c := range o.counts {
+		if s := c.samples(); len(s.Codes) > 0 {
+			routes = append(routes, s)
+		}
+	}
+
 	hashing, queued := o.accounts.hashLoad()
 	stored, hung := o.analyzer.counters()
 	var memory runtime.MemStats
 	runtime.ReadMemStats(&memory)
 
-	var e exposition
-	e.add("cairn_build_info", "gauge", "The running version.",
-		`{version="`+version+`"}`, 1)
-	o.exposeRequests(&e)
-
-	e.add("cairn_database_connections", "gauge", "Connections of the pool.",
-		`{state="used"}`, pool.AcquiredConns(),
-		`{state="idle"}`, pool.IdleConns())
-	e.add("cairn_database_connections_max", "gauge", "Connections that the pool may have.",
-		"", pool.MaxConns())
-	e.add("cairn_database_acquires_total", "counter", "Connections taken from the pool.",
-		"", pool.AcquireCount())
-	e.add("cairn_database_waits_total", "counter", "Connections that a request waited for.",
-		"", pool.EmptyAcquireCount())
-	e.add("cairn_database_wait_seconds_total", "counter", "Time that requests waited for connections.",
-		"", pool.EmptyAcquireWaitTime().Seconds())
-	e.add("cairn_database_outages_total", "counter", "How often the database became unreachable.",
-		"", o.core.database.outages.Load())
-
-	e.add("cairn_password_hashes_running", "gauge", "Password hashes being computed.",
-		"", hashing)
-	e.add("cairn_password_hashes_queued", "gauge", "Requests that hash a password or wait to do so.",
-		"", queued)
-
-	e.add("cairn_analyses", "gauge", "Analyses by state, of all instances.",
-		states...)
-	e.add("cairn_audit_breaks", "gauge", "Rows of the audit log that tell of a break in it.",
-		"", breaks)
-	e.add("cairn_analysis_batches_stored_total", "counter", "Batches of files that this instance has stored.",
-		"", stored)
-	e.add("cairn_analysis_reads_hung", "gauge", "Reads that wait for a stuck file system.",
-		"", hung)
-
-	e.add("go_goroutines", "gauge", "Goroutines.", "", runtime.NumGoroutine())
-	e.add("go_memstats_heap_alloc_bytes", "gauge", "Bytes of objects on the heap.",
-		"", memory.HeapAlloc)
-	e.add("go_memstats_sys_bytes", "gauge", "Bytes that the Go runtime has from the system.",
-		"", memory.Sys)
-	e.add("cairn_gc_cycles_total", "counter", "Garbage collections.", "", memory.NumGC)
-	return writeBytes(w, http.StatusOK, "text/plain; version=0.0.4; charset=utf-8", e.Bytes())
-}
-
-// exposeRequests writes the counts of all routes that have had a request.
-func (o *operations) exposeRequests(e *exposition) {
-	var totals []any
-	var durations exposition
-	for _, c := range o.counts {
-		labels := fmt.Sprintf("method=%q,route=%q", c.method, c.path)
-		before := len(totals)
-		for code := range c.codes {
-			count := c.codes[code].Load()
-			if count > 0 {
-				totals = append(totals,
-					fmt.Sprintf("{%s,code=\"%d\"}", labels, code), count)
-			}
-		}
-		if len(totals) == before {
-			continue
-		}
-
-		// Each bucket also counts the requests of the buckets before it.
-		const name = "cairn_http_request_duration_seconds"
-		var n uint64
-		for i, bound := range durationBounds() {
-			n += c.durations[i].Load()
-			fmt.Fprintf(&durations, "%s_bucket{%s,le=\"%v\"} %d\n",
-				name, labels, bound, n)
-		}
-		fmt.Fprintf(&durations, "%s_sum{%s} %v\n",
-			name, labels, float64(c.microseconds.Load())/1e6)
-		fmt.Fprintf(&durations, "%s_count{%s} %d\n",
-			name, labels, n)
+	var body bytes.Buffer
+	err = template.Must(template.New("").Parse(metricsText)).Execute(&body, map[string]any{
+		"Version":    version,
+		"Routes":     routes,
+		"Pool":       o.core.db.Stat(),
+		"Outages":    o.core.database.outages.Load(),
+		"Hashing":    hashing,
+		"Queued":     queued,
+		"Analyses":   byState,
+		"Breaks":     breaks,
+		"Stored":     stored,
+		"Hung":       hung,
+		"Goroutines": runtime.NumGoroutine(),
+		"Memory":     memory,
+	})
+	if err != nil {
+		return fmt.Errorf("write metrics: %w", err)
 	}
-
-	e.add("cairn_http_requests_total", "counter", "Requests by route and status.",
-		totals...)
-	e.add("cairn_http_request_duration_seconds", "histogram", "Duration of requests by route.")
-	e.Write(durations.Bytes())
+	return writeBytes(w, http.StatusOK, "text/plain; version=0.0.4; charset=utf-8", body.Bytes())
 }
