@@ -75,7 +75,7 @@ func (a datasetAbout) changedBy(fields json.RawMessage) (datasetAbout, error) {
 	dec.DisallowUnknownFields()
 	var v invalid
 	if err := dec.Decode(&changed); err != nil {
-		v.check(false, "about", fieldMalformed, decodingProblem(err).detail)
+		v.check(false, "about", fieldMalformed, decodingProblem(err).Error())
 		return a, v.err()
 	}
 

@@ -106,19 +106,15 @@ func malformed(code problemCode, format string, args ...any) error {
 
 // decodingProblem returns the 400 for sound JSON that is not the object expected. It says which
 // field is wrong, in words of the API and not of Go.
-func decodingProblem(err error) *problem {
+func decodingProblem(err error) error {
 	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		name := e.Field[strings.LastIndex(e.Field, ".")+1:] // without the name of an embedded struct
-		detail := fmt.Sprintf("%s cannot be a JSON %.64s.", cmp.Or(name, "The value"), e.Value)
-		return newProblem(http.StatusBadRequest, codeWrongType, detail)
+		return malformed(codeWrongType, "%s cannot be a JSON %.64s.", cmp.Or(name, "The value"), e.Value)
 	}
 	if field, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
-		detail := fmt.Sprintf("There is no field %.64s.", field)
-		return newProblem(http.StatusBadRequest, codeUnknownField, detail)
+		return malformed(codeUnknownField, "There is no field %.64s.", field)
 	}
-
-	detail := fmt.Sprintf("The body is not the JSON expected: %.100s.", err)
-	return newProblem(http.StatusBadRequest, codeMalformedJSON, detail)
+	return malformed(codeMalformedJSON, "The body is not the JSON expected: %.100s.", err)
 }
 
 // invalid collects what is wrong with the fields of a well-formed request.
