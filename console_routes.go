@@ -5,9 +5,6 @@ import (
 	"strings"
 )
 
-// messageFields are those of the form of an announcement.
-const messageFields = "title body* severity roles[] include_new_users! publish_at@ expires_at@"
-
 // pageRow is the row of a page that shows what its loader reads from the API.
 type pageRow struct {
 	path  string
@@ -103,137 +100,167 @@ type form struct {
 	next   string // the page after it; if empty, the form's own page shows the answer once
 }
 
-// forms returns the forms of all pages. The first line of a form has its path and its route. The
-// second has its fields. The third has its page, and the page after it.
-func forms() []form {
-	return []form{
-		{"/register", "POST /auth/register",
-			"username password* email? display_name",
-			"/register", "/login?done=registered"},
-		{"/set-password", "POST /auth/password-reset",
-			"token new_password*",
-			"/set-password", "/login?done=reset"},
+// formTable has the forms of all pages, with a blank line between two of them. The first line of a
+// form has its path and its route. The second has its page, and the page after it or "-". Then come
+// its fields.
+const formTable = `
+/register  POST /auth/register
+	/register  /login?done=registered
+	username password* email? display_name
 
-		{"/inbox/{id}/read", "POST /inbox/{id}/read",
-			"",
-			"/inbox", "/inbox?done=read"},
-		{"/inbox/read-all", "POST /inbox/read-all",
-			"up_to{}",
-			"/inbox", "/inbox?done=read"},
+/set-password  POST /auth/password-reset
+	/set-password  /login?done=reset
+	token new_password*
 
-		{"/account/name", "PATCH /auth/me",
-			"display_name",
-			"/account", "/account?done=saved"},
-		{"/account/email", "PATCH /auth/me",
-			"email current_password* otp",
-			"/account", "/account?done=saved"},
-		{"/account/password", "PUT /auth/password",
-			"current_password* otp new_password* end_tokens!",
-			"/account", "/account?done=password"},
-		{"/account/sessions/end", "DELETE /auth/sessions",
-			"",
-			"/account", "/account?done=ended"},
-		{"/account/sessions/{id}/end", "DELETE /auth/sessions/{id}",
-			"",
-			"/account", "/account?done=ended"},
-		{"/account/tokens", "POST /auth/tokens",
-			"name permissions[] expires_at@ current_password* otp",
-			"/account", ""},
-		{"/account/tokens/{id}/end", "DELETE /auth/tokens/{id}",
-			"",
-			"/account", "/account?done=ended"},
-		{"/account/totp", "POST /auth/totp",
-			"current_password*",
-			"/account/totp", ""},
-		{"/account/totp/confirm", "POST /auth/totp/confirm",
-			"otp",
-			"/account/totp", ""},
-		{"/account/totp/end", "DELETE /auth/totp",
-			"current_password* otp",
-			"/account/totp", "/account/totp?done=ended"},
+/inbox/{id}/read  POST /inbox/{id}/read
+	/inbox  /inbox?done=read
 
-		{"/messages", "POST /system-messages",
-			messageFields,
-			"/messages/new", "/messages?done=saved"},
-		{"/messages/{id}", "PATCH /system-messages/{id}",
-			messageFields,
-			"/messages/{id}", "/messages?done=saved"},
-		{"/messages/{id}/retract", "DELETE /system-messages/{id}",
-			"",
-			"/messages/{id}", "/messages?done=saved"},
+/inbox/read-all  POST /inbox/read-all
+	/inbox  /inbox?done=read
+	up_to{}
 
-		{"/users", "POST /users",
-			"username email? display_name roles[]",
-			"/users", ""},
-		{"/users/{id}", "PATCH /users/{id}",
-			"display_name email status",
-			"/users/{id}", "/users/{id}?done=saved"},
-		{"/users/{id}/roles", "PUT /users/{id}/roles",
-			"roles[]",
-			"/users/{id}", "/users/{id}?done=saved"},
-		{"/users/{id}/password-reset", "POST /users/{id}/password-reset",
-			"",
-			"/users/{id}", ""},
-		{"/users/{id}/sessions/end", "DELETE /users/{id}/sessions",
-			"",
-			"/users/{id}", "/users/{id}?done=ended"},
-		{"/users/{id}/tokens/end", "DELETE /users/{id}/tokens",
-			"",
-			"/users/{id}", "/users/{id}?done=ended"},
-		{"/users/{id}/totp/end", "DELETE /users/{id}/totp",
-			"",
-			"/users/{id}", "/users/{id}?done=ended"},
-		{"/users/{id}/delete", "DELETE /users/{id}",
-			"",
-			"/users/{id}", "/users?done=deleted"},
+/account/name  PATCH /auth/me
+	/account  /account?done=saved
+	display_name
 
-		{"/roles", "POST /roles",
-			"name description permissions[]",
-			"/roles", "/roles?done=saved"},
-		{"/roles/{id}", "PATCH /roles/{id}",
-			"permissions[]",
-			"/roles", "/roles?done=saved"},
-		{"/roles/{id}/second-factor", "PATCH /roles/{id}",
-			"requires_second_factor!",
-			"/roles", "/roles?done=saved"},
-		{"/roles/{id}/delete", "DELETE /roles/{id}",
-			"",
-			"/roles", "/roles?done=deleted"},
-		{"/permissions", "POST /permissions",
-			"name meaning",
-			"/roles", "/roles?done=saved"},
-		{"/permissions/{name}/delete", "DELETE /permissions/{name}",
-			"",
-			"/roles", "/roles?done=deleted"},
+/account/email  PATCH /auth/me
+	/account  /account?done=saved
+	email current_password* otp
 
-		{"/datasets", "POST /datasets",
-			"name path description requires",
-			"/datasets", "/datasets/{new}?done=added"},
-		{"/datasets/{id}", "PATCH /datasets/{id}",
-			"name description requires notify about.title about.license about.attribution about.surveyed_from " +
-				"about.surveyed_until about.link about.keywords, about.providers{} about.vertical_rmse_m{} " +
-				"about.vertical_rmse_source about.default_crs about.default_vertical_crs about.folder_crs{}",
-			"/datasets/{id}", "/datasets/{id}?done=saved"},
-		{"/datasets/{id}/expectation", "PATCH /datasets/{id}/expectation",
-			"crs vertical_crs posting sample_type nodata width height name boundary{}",
-			"/datasets/{id}/expectation", "/datasets/{id}/report?done=saved"},
-		{"/datasets/{id}/delete", "DELETE /datasets/{id}",
-			"",
-			"/datasets/{id}", "/datasets?done=deleted"},
+/account/password  PUT /auth/password
+	/account  /account?done=password
+	current_password* otp new_password* end_tokens!
 
-		{"/datasets/{id}/analyses", "POST /datasets/{id}/analyses",
-			"force! checksums! heights!",
-			"/datasets/{id}", "/datasets/{id}/analyses/{new}?done=started"},
-		{"/datasets/{id}/analyses/{analysis}/cancel", "DELETE /datasets/{id}/analyses/{analysis}",
-			"",
-			"/datasets/{id}/analyses/{analysis}", "/datasets/{id}/analyses/{analysis}?done=canceled"},
-		{"/datasets/{id}/accepted", "POST /datasets/{id}/accepted-findings",
-			"code paths[] note",
-			"/datasets/{id}/report", "/datasets/{id}/report?done=saved"},
-		{"/datasets/{id}/accepted/{accepted}/reopen", "DELETE /datasets/{id}/accepted-findings/{accepted}",
-			"",
-			"/datasets/{id}/report", "/datasets/{id}/report?done=saved"},
+/account/sessions/end  DELETE /auth/sessions
+	/account  /account?done=ended
+
+/account/sessions/{id}/end  DELETE /auth/sessions/{id}
+	/account  /account?done=ended
+
+/account/tokens  POST /auth/tokens
+	/account  -
+	name permissions[] expires_at@ current_password* otp
+
+/account/tokens/{id}/end  DELETE /auth/tokens/{id}
+	/account  /account?done=ended
+
+/account/totp  POST /auth/totp
+	/account/totp  -
+	current_password*
+
+/account/totp/confirm  POST /auth/totp/confirm
+	/account/totp  -
+	otp
+
+/account/totp/end  DELETE /auth/totp
+	/account/totp  /account/totp?done=ended
+	current_password* otp
+
+/messages  POST /system-messages
+	/messages/new  /messages?done=saved
+	title body* severity roles[] include_new_users! publish_at@ expires_at@
+
+/messages/{id}  PATCH /system-messages/{id}
+	/messages/{id}  /messages?done=saved
+	title body* severity roles[] include_new_users! publish_at@ expires_at@
+
+/messages/{id}/retract  DELETE /system-messages/{id}
+	/messages/{id}  /messages?done=saved
+
+/users  POST /users
+	/users  -
+	username email? display_name roles[]
+
+/users/{id}  PATCH /users/{id}
+	/users/{id}  /users/{id}?done=saved
+	display_name email status
+
+/users/{id}/roles  PUT /users/{id}/roles
+	/users/{id}  /users/{id}?done=saved
+	roles[]
+
+/users/{id}/password-reset  POST /users/{id}/password-reset
+	/users/{id}  -
+
+/users/{id}/sessions/end  DELETE /users/{id}/sessions
+	/users/{id}  /users/{id}?done=ended
+
+/users/{id}/tokens/end  DELETE /users/{id}/tokens
+	/users/{id}  /users/{id}?done=ended
+
+/users/{id}/totp/end  DELETE /users/{id}/totp
+	/users/{id}  /users/{id}?done=ended
+
+/users/{id}/delete  DELETE /users/{id}
+	/users/{id}  /users?done=deleted
+
+/roles  POST /roles
+	/roles  /roles?done=saved
+	name description permissions[]
+
+/roles/{id}  PATCH /roles/{id}
+	/roles  /roles?done=saved
+	permissions[]
+
+/roles/{id}/second-factor  PATCH /roles/{id}
+	/roles  /roles?done=saved
+	requires_second_factor!
+
+/roles/{id}/delete  DELETE /roles/{id}
+	/roles  /roles?done=deleted
+
+/permissions  POST /permissions
+	/roles  /roles?done=saved
+	name meaning
+
+/permissions/{name}/delete  DELETE /permissions/{name}
+	/roles  /roles?done=deleted
+
+/datasets  POST /datasets
+	/datasets  /datasets/{new}?done=added
+	name path description requires
+
+/datasets/{id}  PATCH /datasets/{id}
+	/datasets/{id}  /datasets/{id}?done=saved
+	name description requires notify about.title about.license about.attribution about.surveyed_from
+	about.surveyed_until about.link about.keywords, about.providers{} about.vertical_rmse_m{}
+	about.vertical_rmse_source about.default_crs about.default_vertical_crs about.folder_crs{}
+
+/datasets/{id}/expectation  PATCH /datasets/{id}/expectation
+	/datasets/{id}/expectation  /datasets/{id}/report?done=saved
+	crs vertical_crs posting sample_type nodata width height name boundary{}
+
+/datasets/{id}/delete  DELETE /datasets/{id}
+	/datasets/{id}  /datasets?done=deleted
+
+/datasets/{id}/analyses  POST /datasets/{id}/analyses
+	/datasets/{id}  /datasets/{id}/analyses/{new}?done=started
+	force! checksums! heights!
+
+/datasets/{id}/analyses/{analysis}/cancel  DELETE /datasets/{id}/analyses/{analysis}
+	/datasets/{id}/analyses/{analysis}  /datasets/{id}/analyses/{analysis}?done=canceled
+
+/datasets/{id}/accepted  POST /datasets/{id}/accepted-findings
+	/datasets/{id}/report  /datasets/{id}/report?done=saved
+	code paths[] note
+
+/datasets/{id}/accepted/{accepted}/reopen  DELETE /datasets/{id}/accepted-findings/{accepted}
+	/datasets/{id}/report  /datasets/{id}/report?done=saved
+`
+
+// forms returns the forms of all pages.
+func forms() (all []form) {
+	for row := range strings.SplitSeq(formTable, "\n\n") {
+		words := strings.Fields(row)
+		all = append(all, form{
+			path:   words[0],
+			to:     words[1] + " " + words[2],
+			page:   words[3],
+			next:   strings.Trim(words[4], "-"),
+			fields: strings.Join(words[5:], " "),
+		})
 	}
+	return all
 }
 
 // formRoutes returns the rows of the forms. api are the rows of the API. The row of a form has the
