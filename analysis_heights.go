@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"sync/atomic"
 	"time"
@@ -23,25 +24,26 @@ const unmeasured = `
 		AND status IN ('ok', 'no_bbox', 'no_georef')
 		AND (heights IS NULL OR heights ? 'again')`
 
-// cells returns the cells of a table about the heights of a file, which may be nil.
-func (h *fileHeights) cells() []string {
-	cells := make([]string, 10)
+// addTo adds the heights of a file, which may be nil, to the cells of a table.
+func (h *fileHeights) addTo(cells object) {
 	if h == nil {
-		return cells
+		return
 	}
 
-	cells[9] = h.Reason
+	cells["heights_reason"] = h.Reason
 	if s := h.Statistics; s != nil {
-		for i, v := range []height{s.Min, s.Max, s.Mean, s.Deviation} {
-			cells[i] = v.String()
-		}
-		cells[4] = csvCell(&s.Samples)
-		cells[5] = csvCell(&s.Voids)
-		cells[6] = s.Mode.String()
-		cells[7] = csvCell(&s.ModeSamples)
-		cells[8] = csvCell(&s.Spikes)
+		maps.Copy(cells, object{
+			"height_min":          s.Min.String(),
+			"height_max":          s.Max.String(),
+			"height_mean":         s.Mean.String(),
+			"height_deviation":    s.Deviation.String(),
+			"height_samples":      s.Samples,
+			"height_voids":        s.Voids,
+			"height_mode":         s.Mode.String(),
+			"height_mode_samples": s.ModeSamples,
+			"height_spikes":       s.Spikes,
+		})
 	}
-	return cells
 }
 
 // stac returns the statistics as the extension Raster of STAC has them, which has no numbers that

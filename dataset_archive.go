@@ -2,7 +2,6 @@ package main
 
 import (
 	"archive/zip"
-	"bufio"
 	"context"
 	"fmt"
 	"io"
@@ -34,49 +33,38 @@ func (c *catalogue) getArchive(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	h := w.Header()
-	h.Set("Content-Type", "application/zip")
 	h.Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": d.Name + ".zip"}))
-	if r.Method == http.MethodHead {
-		w.WriteHeader(http.StatusOK)
-		return nil
-	}
+	err = writeStream(w, r, typeZIP, func(out io.Writer) error {
+		archive := zip.NewWriter(out)
+		unread := int64(0)
+		slots := callerOf(r).slots
+		err := c.eachFile(r, f, func(file datasetFile) error {
+			if file.Status == fileStatusUnreadable {
+				unread++
+				return nil
+			}
 
-	// The search for files may take long, because they may be compared with an area.
-	slots := callerOf(r).slots
-	slots.leavePool()
-	if err := slots.acquireCore(r.Context()); err != nil {
-		return err
-	}
-
-	out := bufio.NewWriterSize(newPatientWriter(w, r), 64<<10) // bytes
-	archive := zip.NewWriter(out)
-	unread := int64(0)
-	err = c.eachFile(r, f, func(file datasetFile) error {
-		if file.Status == fileStatusUnreadable {
-			unread++
-			return nil
-		}
-
-		// While a file is read, others may compute.
-		slots.leaveCore()
-		err := c.addToArchive(r.Context(), archive, storedFile{d.Path, file.ElevationDatasetFileMeta})
+			// While a file is read, others may compute.
+			slots.leaveCore()
+			err := c.addToArchive(r.Context(), archive, storedFile{d.Path, file.ElevationDatasetFileMeta})
+			if err != nil {
+				return err
+			}
+			return slots.acquireCore(r.Context())
+		})
 		if err != nil {
 			return err
 		}
-		return slots.acquireCore(r.Context())
+
+		if unread > 0 {
+			archive.SetComment("Left out, because the last analysis could not read it: " + plural(unread, "file"))
+		}
+		return archive.Close()
 	})
 	if err != nil {
 		h.Del("Content-Disposition") // if nothing has been sent yet, the answer is a problem
-		return err
 	}
-
-	if unread > 0 {
-		archive.SetComment("Left out, because the last analysis could not read it: " + plural(unread, "file"))
-	}
-	if err := archive.Close(); err != nil {
-		return err
-	}
-	return out.Flush()
+	return err
 }
 
 // addToArchive adds the content of a file. Its name in the archive is its path in the dataset. Some

@@ -19,7 +19,7 @@ func (c *catalogue) getTable(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	// The cells of a row, as csvRow writes them.
+	// fileProperties and csvRow name them.
 	const columns = `id path size_bytes modified_at
 		format status reason
 		width height bands sample_type nodata unit scale offset
@@ -34,12 +34,14 @@ func (c *catalogue) getTable(w http.ResponseWriter, r *http.Request) error {
 		height_samples height_voids height_mode height_mode_samples height_spikes
 		heights_reason`
 
+	names := strings.Fields(columns)
+
 	return writeStream(w, r, "text/csv; charset=utf-8", func(out io.Writer) error {
 		table := csv.NewWriter(out)
-		table.Write(strings.Fields(columns))
+		table.Write(names)
 
 		writeRow := func(file datasetFile) error {
-			return table.Write(csvRow(d, file))
+			return table.Write(csvRow(d, file, names))
 		}
 		err := c.eachFile(r, f, writeRow)
 		table.Flush()
@@ -47,39 +49,20 @@ func (c *catalogue) getTable(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// csvRow returns the cells of a file of a dataset.
-func csvRow(d dataset, f datasetFile) []string {
-	cells := []string{
-		csvCell(&f.ID),
-		f.Path,
-		csvCell(&f.SizeBytes),
-		f.ModifiedAt.Format(time.RFC3339Nano),
-	}
-
-	for _, c := range f.columns() {
-		box, isBox := c.value.([]float64)
-		if !isBox {
-			cells = append(cells, csvCell(c.value))
-			continue
+// csvRow returns the cells of a file of a dataset, in columns of these names.
+func csvRow(d dataset, f datasetFile, names []string) (cells []string) {
+	values := fileProperties(d, f)
+	addBox := func(corners string, box []float64) {
+		for i, name := range strings.Fields(corners)[:len(box)] {
+			values[name] = &box[i]
 		}
-
-		corners := make([]string, 4) // empty without a box
-		for i := range box {
-			corners[i] = csvCell(&box[i])
-		}
-		cells = append(cells, corners...)
 	}
+	addBox("minx miny maxx maxy", f.NativeBBox)
+	addBox("west south east north", f.BBox)
+	f.Heights.addTo(values)
 
-	cells = append(cells,
-		strings.Join(f.Warnings, "; "),
-		d.About.License,
-		d.About.SurveyedFrom,
-		d.About.SurveyedUntil,
-		csvCell(f.MD5),
-		csvCell(f.SHA256))
-	cells = append(cells, f.Heights.cells()...)
-	for i := range cells {
-		cells[i] = harmlessCell(cells[i])
+	for _, name := range names {
+		cells = append(cells, harmlessCell(csvCell(values[name])))
 	}
 	return cells
 }
@@ -89,6 +72,10 @@ func csvCell(value any) string {
 	switch v := value.(type) {
 	case string:
 		return v
+	case int64:
+		return strconv.FormatInt(v, 10)
+	case fileTime:
+		return v.Format(time.RFC3339Nano)
 	case *string:
 		return *cmp.Or(v, new(""))
 	case *float64:

@@ -13,7 +13,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 	"unicode/utf8"
 )
@@ -38,6 +37,8 @@ func fileProperties(d dataset, f datasetFile) object {
 		"modified_at": f.ModifiedAt,
 		"analyzed_at": f.AnalyzedAt,
 		"warnings":    strings.Join(f.Warnings, "; "),
+		"md5":         f.MD5,
+		"sha256":      f.SHA256,
 
 		"license":        nonEmpty(d.About.License),
 		"surveyed_from":  nonEmpty(d.About.SurveyedFrom),
@@ -156,8 +157,8 @@ func writeFeatures(
 	return writeStream(w, r, typeGeoJSON, write)
 }
 
-// writeStream answers with the output of write, in gzip if the client accepts it. A slow client may
-// take its time as long as it goes on reading.
+// writeStream answers with the output of write, in gzip if the client accepts it and the output is
+// text. A slow client may take its time as long as it goes on reading.
 func writeStream(
 	w http.ResponseWriter,
 	r *http.Request,
@@ -167,11 +168,12 @@ func writeStream(
 	h := w.Header()
 	h.Set("Content-Type", contentType)
 	h.Add("Vary", "Accept-Encoding")
+	isText := contentType != typeZIP
 
 	buffer := bufio.NewWriterSize(newPatientWriter(w, r), 64<<10) // bytes
 	out := io.Writer(buffer)
 	finish := buffer.Flush
-	if acceptsGzip(r.Header.Get("Accept-Encoding")) {
+	if isText && acceptsGzip(r.Header.Get("Accept-Encoding")) {
 		h.Set("Content-Encoding", "gzip")
 		zipped, _ := gzip.NewWriterLevel(buffer, gzip.BestSpeed) // fails only for an unknown level
 		out = zipped
@@ -204,20 +206,16 @@ func writeStream(
 // memory.
 const maxRanged = 8 << 20
 
-// rangedBuffer holds an answer of at most maxRanged bytes.
+// rangedBuffer holds an answer of at most maxRanged bytes. A larger answer is cut after a little
+// more than these.
 type rangedBuffer struct {
 	content bytes.Buffer
-	isOver  bool // there was more
 }
 
-// errNoRanges ends an output that is too large for a rangedBuffer.
-var errNoRanges = errors.New("the answer is too large for ranges")
-
-// Write implements io.Writer. Its error is errNoRanges.
+// Write implements io.Writer.
 func (b *rangedBuffer) Write(p []byte) (int, error) {
-	b.isOver = b.isOver || b.content.Len()+len(p) > maxRanged
-	if b.isOver {
-		return 0, errNoRanges
+	if b.content.Len() > maxRanged {
+		return 0, errors.New("the answer is too large for ranges")
 	}
 	return b.content.Write(p)
 }
@@ -237,8 +235,7 @@ func writeRanged(
 
 	slots := callerOf(r).slots
 	answers := slots.limits.answers
-	giveBack := sync.OnceFunc(func() { answers.add(slots.owner, -maxRanged) })
-	defer giveBack()
+	defer answers.add(slots.owner, -maxRanged)
 	if !answers.add(slots.owner, maxRanged) {
 		return errBusy
 	}
@@ -251,9 +248,8 @@ func writeRanged(
 
 	var body rangedBuffer
 	err = write(&body)
-	if body.isOver {
-		body.content = bytes.Buffer{}
-		giveBack()
+	if body.content.Len() > maxRanged {
+		body = rangedBuffer{} // which frees the memory
 		return writeStream(w, r, contentType, write)
 	}
 	if err != nil {

@@ -16,11 +16,12 @@ import (
 // are its collections, and files its items. Links are absolute, because QGIS follows no others.
 const stacPath = "/api/v1/stac"
 
-// Media types of the tree.
+// Media types of the tree, and of archives.
 const (
 	typeJSON    = "application/json"
 	typeGeoJSON = "application/geo+json"
 	typeGeoTIFF = "image/tiff; application=geotiff"
+	typeZIP     = "application/zip"
 	typeOpenAPI = "application/vnd.oai.openapi+json;version=3.0"
 )
 
