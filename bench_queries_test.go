@@ -63,7 +63,7 @@ func TestBenchItems(t *testing.T) {
 		f.datasetID = test.dataset
 		f.datasets = []int64{dataset}
 		page := func(q querier) error {
-			_, err := findFiles(ctx, q, f, firstFile(), defaultItems+1)
+			_, _, err := findFiles(ctx, q, f, firstFile(), defaultItems+1)
 			return err
 		}
 		var pages, counts []time.Duration
@@ -154,7 +154,7 @@ func TestBenchQueries(t *testing.T) {
 			f := fileFilter{datasetID: &d.ID, box: &mapBox{west, south, west + size, south + size}, isPoint: size == 0}
 			ask := func() {
 				start := time.Now()
-				found, err := findFiles(ctx, ts.db, f, firstFile(), 51)
+				found, _, err := findFiles(ctx, ts.db, f, firstFile(), 51)
 				if err != nil {
 					t.Fatal(err)
 				}

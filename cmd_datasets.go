@@ -520,12 +520,8 @@ func vrtCommand(ctx context.Context, o invocation) error {
 		raw, _ := decodePath(f.Path) // as the walk wrote it
 		return filepath.Join(where.root, where.below, raw)
 	}
-	filter := fileFilter{
-		datasetID: &d.ID,
-		status:    new(fileStatusOK),
-	}
 	read := func(after []string, limit int) (files []datasetFile, next []string, err error) {
-		return findItems(ctx, o.db, filter, after, limit)
+		return findFiles(ctx, o.db, g.files(d.ID), after, limit)
 	}
 	each := func(emit func(datasetFile) error) error {
 		return readInBatches(read, emit)

@@ -59,12 +59,14 @@ func emptyRange() degreesRange {
 	}
 }
 
-// add extends the range to a position.
-func (r *degreesRange) add(at position) {
-	r.west = min(r.west, at[0])
-	r.east = max(r.east, at[0])
-	r.south = min(r.south, at[1])
-	r.north = max(r.north, at[1])
+// add extends the range to positions.
+func (r *degreesRange) add(positions ...position) {
+	for _, at := range positions {
+		r.west = min(r.west, at[0])
+		r.east = max(r.east, at[0])
+		r.south = min(r.south, at[1])
+		r.north = max(r.north, at[1])
+	}
 }
 
 // addPoles extends the range to poles, which have every longitude.

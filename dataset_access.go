@@ -69,27 +69,44 @@ func (d dataset) missingPart(kind, name string) error {
 
 // selectVisible limits a filter to the dataset in the path, and returns that dataset. If the path
 // has none, it limits the filter to the datasets that the caller may see. Of these it leaves those
-// that match the filter's datasetFilter: without one, the filter selects no file.
+// that match the conditions of the filter that are about datasets: without one, the filter selects
+// no file. Some datasets say when they were surveyed. For their files that time counts, and not the
+// time of the file.
 func (c *catalogue) selectVisible(r *http.Request, f *fileFilter) (d dataset, err error) {
+	const from = `nullif(about ->> 'surveyed_from', '')::date`
+	const until = `nullif(about ->> 'surveyed_until', '')::date`
 	const query = `
-		SELECT ARRAY(
-			SELECT id
+		WITH selected AS (
+			SELECT id, ` + from + ` IS NOT NULL AND ` + until + ` IS NOT NULL AS is_surveyed
 			FROM datasets
-			WHERE ` + isVisible + ` AND ($7::bigint[] IS NULL OR id = ANY ($7)) AND ` + datasetMatches + `
-		)`
+			WHERE ` + isVisible + `
+				AND ($7::bigint[] IS NULL OR id = ANY ($7))
+				AND ($8::bigint IS NULL OR id = $8)
+				AND ` + datasetMatches + `
+				AND ($9::bigint IS NULL OR ` + from + ` IS NULL
+					OR coalesce(extract(epoch FROM ` + until + ` + 1) * 1e9 - 1e9 >= $9, true))
+				AND ($10::bigint IS NULL OR ` + until + ` IS NULL
+					OR coalesce(extract(epoch FROM ` + from + `) * 1e9 <= $10, true))
+		)
+		SELECT ARRAY(SELECT id FROM selected) AS visible,
+			ARRAY(SELECT id FROM selected WHERE is_surveyed) AS surveyed`
 
-	ids := f.datasets
 	if r.PathValue("id") != "" {
 		d, err = c.pathDataset(r)
-		f.datasetID = &d.ID
-		if err != nil || f.of == (datasetFilter{}) {
+		if err != nil {
 			return d, err
 		}
-		ids = []int64{d.ID}
+		f.datasetID = &d.ID
 	}
 
-	args := append(f.of.args(actorOf(r)), ids)
-	f.datasets, err = scalar[[]int64](r.Context(), c.core.db, "list visible datasets", query, args...)
+	args := append(f.of.args(actorOf(r)), f.datasets, f.datasetID, f.values["since"], f.values["until"])
+	found, err := collectOne[struct {
+		Visible  []int64
+		Surveyed []int64
+	}](r.Context(), c.core.db, nil, "list visible datasets", query, args...)
+
+	f.datasets = found.Visible
+	f.surveyed = found.Surveyed
 	if len(f.datasets) == 0 {
 		f.ids = []int64{}
 	}

@@ -111,9 +111,7 @@ func readGeometry(text string, most int, types ...string) (value string, a area,
 
 		for _, ring := range polygon {
 			positions := ringPositions(ring)
-			for _, p := range positions {
-				around.add(p)
-			}
+			around.add(positions...)
 
 			n := len(positions)
 			isClosed := n >= 4 && positions[0] == positions[n-1]
@@ -143,6 +141,9 @@ func readGeometry(text string, most int, types ...string) (value string, a area,
 	value = fmt.Sprintf("%v,%v,%v,%v", box.west, box.south, box.east, box.north)
 	return value, a, ok
 }
+
+// boxMargin is how far a footprint may reach out of its file's box, in degrees: it is rounded.
+const boxMargin = 1e-8
 
 // widened returns the box with a margin of boxMargin.
 func (b mapBox) widened() *mapBox {
@@ -212,44 +213,6 @@ func (a area) meets(footprint multiPolygon) bool {
 	return false
 }
 
-// boxMargin is how far a footprint may reach out of its file's box, in degrees: it is rounded.
-const boxMargin = 1e-8
-
-// meetsFile reports whether the area and the footprint of a file with a box have a point in common.
-func (a area) meetsFile(m extent) bool {
-	box := degreesRange{
-		west:  m.BBox[0] - boxMargin,
-		south: m.BBox[1] - boxMargin,
-		east:  m.BBox[2] + boxMargin,
-		north: m.BBox[3] + boxMargin,
-	}
-	crossesAntimeridian := box.west > box.east
-	if crossesAntimeridian || a.hasEdgeNear(box) {
-		return a.meets(m.footprint())
-	}
-
-	// The whole box, and so the footprint, lies inside of a polygon or outside of all.
-	corner := position{box.west, box.south}
-	holdsCorner := func(polygon [][]position) bool {
-		return isInside(corner, polygon)
-	}
-	return slices.ContainsFunc(a, holdsCorner)
-}
-
-// hasEdgeNear reports whether the box around an edge of the area meets a range.
-func (a area) hasEdgeNear(r degreesRange) bool {
-	for _, polygon := range a {
-		for _, ring := range polygon {
-			for i, q := range ring[1:] {
-				if !r.isApart(ring[i], q) {
-					return true
-				}
-			}
-		}
-	}
-	return false
-}
-
 // isApart reports whether the box around the edge from p to q does not meet the range.
 func (r degreesRange) isApart(p, q position) bool {
 	if max(p[0], q[0]) < r.west || min(p[0], q[0]) > r.east {
@@ -268,82 +231,6 @@ func shareCore(ctx context.Context) error {
 	return c.slots.shareCore(ctx)
 }
 
-// findInArea returns up to limit files after the keys in after whose footprints meet the filter's
-// area. It compares files of the area's box, maxHits at a time, until one of them meets the area:
-// some clients take an empty page for the last one. next are the keys after which a further search
-// goes on, or nil if there are no more files.
-func findInArea(
-	ctx context.Context,
-	q querier,
-	f fileFilter,
-	after []string,
-	limit int,
-) (found []datasetFile, next []string, err error) {
-	batch := limit + 1
-	left := maxHits // files to compare, until something must have been found
-	for {
-		batch = min(batch, left)
-		candidates, err := listFiles(ctx, q, f, after, batch)
-		if err != nil {
-			return nil, nil, err
-		}
-
-		for _, file := range candidates {
-			if err := shareCore(ctx); err != nil {
-				return nil, nil, err
-			}
-
-			meets := f.area.meetsFile(file.extent)
-			if meets && len(found) == limit {
-				return found, f.key(found[limit-1]), nil
-			}
-			if meets {
-				found = append(found, file)
-			}
-		}
-
-		if len(candidates) < batch {
-			return found, nil, nil
-		}
-		after = f.key(candidates[batch-1])
-
-		left -= batch
-		batch *= 4
-		if left == 0 && len(found) > 0 {
-			return found, after, nil
-		}
-		if left == 0 {
-			left = maxHits
-		}
-	}
-}
-
-// countInArea returns how many files match the filter, also its area. If more than maxHits match
-// without the area, it returns the estimate of countFiles. With isBox, the area is the filter's
-// box.
-func countInArea(ctx context.Context, q querier, f fileFilter, isBox bool) (*listTotal, error) {
-	total, err := countFiles(ctx, q, f)
-	if f.area == nil || err != nil || total.TotalIsEstimate {
-		return total, err
-	}
-
-	// A file does not count if its footprint lies outside the area. If the area is a box, that can
-	// only be so if the box of the file lies partly outside.
-	f.isPartly = isBox
-	candidates, err := listFiles(ctx, q, f, firstFile(), maxHits)
-	for _, file := range candidates {
-		if err := shareCore(ctx); err != nil {
-			return nil, err
-		}
-		if !f.area.meetsFile(file.extent) {
-			total.Total--
-		}
-	}
-	total.TotalIsEstimate = total.Total < 0 // files have been stored between the two statements
-	total.Total = max(0, total.Total)
-	return total, err
-}
-
 // edgesMeet reports whether an edge of a polygon meets an edge of a ring.
 func edgesMeet(polygon [][]position, ring []position) bool {
 	// The sign of side tells on which side of the line from p to q a position lies.
@@ -352,9 +239,7 @@ func edgesMeet(polygon [][]position, ring []position) bool {
 	}
 
 	around := emptyRange()
-	for _, p := range ring {
-		around.add(p)
-	}
+	around.add(ring...)
 
 	for _, edges := range polygon {
 		for i, p := range edges[1:] {
@@ -364,8 +249,7 @@ func edgesMeet(polygon [][]position, ring []position) bool {
 			}
 
 			edge := emptyRange()
-			edge.add(p)
-			edge.add(q)
+			edge.add(p, q)
 
 			for j, a := range ring[1:] {
 				b := ring[j]

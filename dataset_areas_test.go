@@ -286,7 +286,7 @@ func TestSearchGeometries(t *testing.T) {
 			t.Fatalf("%v: %v", query, err)
 		}
 		f.datasetID = &dataset
-		items, next, err := findItems(t.Context(), ts.db, f, firstFile(), 1000)
+		items, next, err := findFiles(t.Context(), ts.db, f, firstFile(), 1000)
 		if err != nil || next != nil {
 			t.Fatal(err, next)
 		}
@@ -298,7 +298,7 @@ func TestSearchGeometries(t *testing.T) {
 			t.Errorf("%d: %v finds %q, want %q", n, query, got, want)
 		}
 		if kind == "bbox" {
-			if total, err := countInArea(t.Context(), ts.db, f, true); err != nil || *total != (listTotal{Total: int64(len(want))}) {
+			if total, err := countFiles(t.Context(), ts.db, f); err != nil || *total != (listTotal{Total: int64(len(want))}) {
 				t.Errorf("%v: the count is %v, %v, want %d", query, total, err, len(want))
 			}
 		}

@@ -424,7 +424,7 @@ func (c *coverage) drawFiles(ctx context.Context, q querier) (err error) {
 			status:    new(fileStatusOK),
 			box:       c.view,
 		}
-		files, err := findFiles(ctx, q, located, firstFile(), maxOutlined+1)
+		files, _, err := findFiles(ctx, q, located, firstFile(), maxOutlined+1)
 		if err != nil {
 			return err
 		}
@@ -596,7 +596,7 @@ func (c *coverage) listOutliers(
 			datasetID: &datasetID,
 			box:       &box,
 		}
-		files, err := findFiles(ctx, q, f, firstFile(), maxOutliers)
+		files, _, err := findFiles(ctx, q, f, firstFile(), maxOutliers)
 		if err != nil {
 			return err
 		}

@@ -120,12 +120,12 @@ func (c *catalogue) elevations(r *http.Request, in elevationRequest) (found []el
 			North: point[1],
 		}
 
-		files[i], err = findFiles(r.Context(), c.core.db, f, firstFile(), maxHeightFiles)
+		files[i], _, err = findFiles(r.Context(), c.core.db, f, firstFile(), maxHeightFiles)
 		if err != nil {
 			return nil, err
 		}
 	}
-	places, err := c.directoriesOf(r.Context(), files)
+	datasets, err := datasetsOf(r.Context(), c.core.db, slices.Concat(files...))
 	if err != nil {
 		return nil, err
 	}
@@ -134,52 +134,47 @@ func (c *catalogue) elevations(r *http.Request, in elevationRequest) (found []el
 	// Ask the finest file of each point, then the next one for points that have no height yet. Each
 	// file is opened once for all its points.
 	for rank := range maxHeightFiles {
-		wanted := map[int64][]*elevation{}
+		asked := map[int64]datasetFile{}
+		points := map[int64][]*elevation{} // by file
 		for i := range found {
 			if rank < len(files[i]) && found[i].Height == nil {
-				id := files[i][rank].ID
-				wanted[id] = append(wanted[id], &found[i])
+				file := files[i][rank]
+				asked[file.ID] = file
+				points[file.ID] = append(points[file.ID], &found[i])
 			}
 		}
 
-		for i := range found {
-			if rank >= len(files[i]) || wanted[files[i][rank].ID] == nil {
-				continue
-			}
+		for id, file := range asked {
 			if err := shareCore(r.Context()); err != nil {
 				return nil, err
 			}
-
-			file := files[i][rank]
-			err := c.addHeights(r.Context(), places[file.DatasetID], file, wanted[file.ID], way)
+			err := c.addHeights(r.Context(), datasets[file.DatasetID].Path, file, points[id], way)
 			if err != nil {
 				return nil, err
 			}
-			delete(wanted, file.ID)
 		}
 	}
 	return found, nil
 }
 
-// directoriesOf returns the directories of the datasets of files, by the id of the dataset.
-func (c *catalogue) directoriesOf(ctx context.Context, files [][]datasetFile) (map[int64]string, error) {
-	const query = `SELECT id, path FROM datasets WHERE id = ANY ($1)`
+// datasetsOf returns the datasets of files, by id.
+func datasetsOf(ctx context.Context, q querier, files []datasetFile) (map[int64]dataset, error) {
+	const query = `
+		SELECT ` + datasetColumns + `
+		FROM datasets
+		WHERE id = ANY ($1::bigint[])`
 
 	var ids []int64
-	for _, file := range slices.Concat(files...) {
-		ids = append(ids, file.DatasetID)
+	for _, f := range files {
+		ids = append(ids, f.DatasetID)
 	}
-	slices.Sort(ids)
-	rows, err := collect[struct {
-		ID   int64
-		Path string
-	}](ctx, c.core.db, "get directories", query, slices.Compact(ids))
+	datasets, err := collect[dataset](ctx, q, "get datasets of files", query, ids)
 
-	places := map[int64]string{}
-	for _, row := range rows {
-		places[row.ID] = row.Path
+	byID := map[int64]dataset{}
+	for _, d := range datasets {
+		byID[d.ID] = d
 	}
-	return places, err
+	return byID, err
 }
 
 // heightPoint is a point in the raster of a file, in pixels from its outer corner.

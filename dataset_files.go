@@ -3,11 +3,11 @@ package main
 import (
 	"cmp"
 	"context"
+	"maps"
 	"math"
 	"net/http"
 	"net/url"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -135,43 +135,25 @@ type datasetFile struct {
 	DatasetID int64  `json:"dataset_id"`
 	Dataset   string `json:"dataset"`
 	ElevationDatasetFileMeta
-	Hits int64 `json:"-"` // files that meet the query's box, up to maxHits + 1
+	Rank float64 `json:"-"` // the first key of its position in the order; see fileRank
+	Hits int64   `json:"-"` // files that meet the query's box, up to maxHits + 1
 }
 
 // fileFilter selects the files that meet every condition that is set.
 type fileFilter struct {
 	datasetID *int64 // nil: those of datasets
 	status    *string
-	format    *string
-	crs       *string // a code, or the name in the file
-	vertical  *string // "none": files that state none; also of the next two
-	sample    *string
-	nodata    *string
-	part      *string  // a pattern for a part of the path, as foldPattern makes it
-	prefix    *string  // the path begins with it
-	warned    bool     // only files with warnings
-	finest    *float64 // the least and the greatest resolution_m
-	coarsest  *float64
-	smallest  *float64 // the least and the greatest size in bytes
-	largest   *float64
+	values    pgx.NamedArgs // of other parameters of fileMatches; a missing one is no condition
 	ids       []int64       // of files; nil: all
 	datasets  []int64       // see selectVisible; nil: none
 	of        datasetFilter // of datasets
-	since     *int64        // the first and the last modification time, in nanoseconds since 1970
-	until     *int64
-	surveys
-	box      *mapBox // nil: anywhere; east is at least west, and more than 180 if the box crosses 180°
-	isPoint  bool    // the box is a point, and the rasters themselves must cover it
-	isPartly bool    // only files that may lie partly outside of the box
-	area     area    // inside the box; the files' footprints must meet it; nil: any
-	sort     string  // "": as order says
-}
-
-// surveys are the datasets that say when they were surveyed. For their files this time counts, and
-// not the time of the file.
-type surveys struct {
-	Surveyed []int64 // it has the time of the filter
-	Others   []int64 // it has not
+	surveyed  []int64       // datasets whose time of survey counts, and not the times of their files
+	box       *mapBox       // nil: anywhere; east is at least west, and more than 180 if the box crosses 180°
+	isPoint   bool          // the box is a point, and the rasters themselves must cover it
+	area      area          // inside the box; the files' footprints must meet it; nil: any
+	isBox     bool          // the area is the box
+	isPartly  bool          // only files that may lie partly outside of the box
+	sort      string        // "": as order says
 }
 
 // The orders of files. Files of the same resolution or time are in the order of their paths.
@@ -219,51 +201,27 @@ func foldPattern(text string) string {
 func readFileFilter(query url.Values) (fileFilter, error) {
 	var v invalid
 	f := fileFilter{
-		status:   optional(query, "status"),
-		format:   optional(query, "format"),
-		crs:      optional(query, "crs"),
-		vertical: optional(query, "vertical_crs"),
-		sample:   optional(query, "sample_type"),
-		nodata:   optional(query, "nodata"),
-		part:     v.pattern(query, "q"),
-		prefix:   optional(query, "path"),
-		warned:   query.Get("warnings") == "1",
-		finest:   v.number(query, "resolution_min"),
-		coarsest: v.number(query, "resolution_max"),
-		smallest: v.number(query, "size_min"),
-		largest:  v.number(query, "size_max"),
-		of:       readDatasetFilter(&v, query),
-		isPoint:  query.Has("point"),
-		sort:     query.Get("sort"),
+		status:  optional(query, "status"),
+		of:      readDatasetFilter(&v, query),
+		isPoint: query.Has("point"),
+		sort:    query.Get("sort"),
+		values: pgx.NamedArgs{
+			"q":        v.pattern(query, "q"),
+			"warnings": query.Get("warnings") == "1",
+		},
+	}
+	for name := range strings.FieldsSeq("format crs vertical_crs sample_type nodata path") {
+		f.values[name] = optional(query, name)
+	}
+	for name := range strings.FieldsSeq("resolution_min resolution_max size_min size_max") {
+		f.values[name] = v.number(query, name)
 	}
 
-	orders := []string{
-		"",
-		sortPath,
-		sortCoarsest,
-		sortNewest,
-	}
-	v.check(
-		slices.Contains(orders, f.sort),
-		"sort", fieldUnknown,
-		"must be path, -resolution or -modified",
-	)
-
-	flags := []string{"", "0", "1"}
+	v.oneOf("status", f.status, fileStatuses()...)
+	v.oneOf("sort", nonEmpty(f.sort), sortPath, sortCoarsest, sortNewest)
 	for _, name := range [...]string{"warnings", "total"} {
-		v.check(
-			slices.Contains(flags, query.Get(name)),
-			name, fieldUnknown,
-			"must be 0 or 1",
-		)
+		v.oneOf(name, nonEmpty(query.Get(name)), "0", "1")
 	}
-
-	statuses := fileStatuses()
-	v.check(
-		f.status == nil || slices.Contains(statuses, *f.status),
-		"status", fieldUnknown,
-		"must be one of "+strings.Join(statuses, ", "),
-	)
 
 	v.check(
 		!f.isPoint || !query.Has("bbox"),
@@ -331,19 +289,27 @@ func (f *fileFilter) readArea(v *invalid, query url.Values) (err error) {
 	return err
 }
 
+// readNumbers returns the numbers in a text, which commas separate. It returns nil if one of them
+// is not a finite number.
+func readNumbers(text string) (numbers []float64) {
+	for part := range strings.SplitSeq(text, ",") {
+		number, err := strconv.ParseFloat(strings.TrimSpace(part), 64)
+		if err != nil || !isFinite(number) {
+			return nil
+		}
+		numbers = append(numbers, number)
+	}
+	return numbers
+}
+
 // readBox reads the box of a parameter: west, south, east and north or, if size is 2, the longitude
 // and latitude of a point. It notes in v if there is no such box on the globe.
 func readBox(v *invalid, name, text string, size int) (*mapBox, error) {
-	var at []float64
-	parts := strings.Split(text, ",")
-	for i, part := range parts {
-		angle, err := strconv.ParseFloat(strings.TrimSpace(part), 64)
-		isNumber := err == nil && isFinite(angle)
-		if !isNumber || len(parts) != size {
-			return nil, malformed(codeWrongType, "%s must be %d numbers separated by commas.", name, size)
-		}
-		at = append(at, angle)
-
+	at := readNumbers(text)
+	if len(at) != size {
+		return nil, malformed(codeWrongType, "%s must be %d numbers separated by commas.", name, size)
+	}
+	for i, angle := range at {
 		most := [...]float64{180, 90}[i%2] // of a longitude, and of a latitude
 		v.check(
 			math.Abs(angle) <= most,
@@ -414,13 +380,21 @@ func (c *catalogue) listFiles(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	find := func(after []string, limit int) ([]datasetFile, error) {
-		return findFiles(r.Context(), c.core.db, f, after, limit)
+	find := func(after []string, limit int) (files []datasetFile, err error) {
+		for after != nil && len(files) < limit {
+			more, next, err := findFiles(r.Context(), c.core.db, f, after, limit-len(files))
+			if err != nil {
+				return nil, err
+			}
+			files = append(files, more...)
+			after = next
+		}
+		return files, nil
 	}
 	count := func() (*listTotal, error) {
-		return countInArea(r.Context(), c.core.db, f, false)
+		return countFiles(r.Context(), c.core.db, f)
 	}
-	return writeList(c.core, w, r, firstFile(), find, f.key, count)
+	return writeList(c.core, w, r, firstFile(), find, datasetFile.key, count)
 }
 
 // pathFilter returns the filter that the query gives, for the files of the dataset in the path or,
@@ -436,58 +410,67 @@ func (c *catalogue) pathFilter(r *http.Request) (d dataset, f fileFilter, err er
 // firstFile returns keys before those of every file.
 func firstFile() []string { return []string{"-Infinity", "0", ""} }
 
-// key returns a file's position in the order: its rank as in fileRank, the dataset, the path.
-func (f fileFilter) key(file datasetFile) []string {
-	rank := 0.0
-	switch f.order() {
-	case sortFinest:
-		rank = *cmp.Or(file.ResolutionM, new(math.Inf(1)))
-	case sortCoarsest:
-		rank = -*cmp.Or(file.ResolutionM, new(0.0))
-	case sortNewest:
-		rank = -float64(file.ModifiedAt.UnixNano())
-	}
-
+// key returns a file's position in the order of the query that found it.
+func (f datasetFile) key() []string {
 	return []string{
-		strconv.FormatFloat(rank, 'g', -1, 64),
-		strconv.FormatInt(file.DatasetID, 10),
-		file.Path,
+		strconv.FormatFloat(f.Rank, 'g', -1, 64),
+		strconv.FormatInt(f.DatasetID, 10),
+		f.Path,
 	}
 }
 
-// findFiles returns up to limit files after the keys in after. For a point or an area it compares
-// the files of the box one by one, until there are enough: findInArea may give up before.
+// findFiles returns up to limit files after the keys in after. next are the keys after which a
+// further search goes on, or nil if there are no more files. For a point or an area it compares the
+// files of the box one by one. After some maxHits of them it returns what it has found, which is at
+// least one file: some clients take an empty page for the last one.
 func findFiles(
 	ctx context.Context,
 	q querier,
 	f fileFilter,
 	after []string,
 	limit int,
-) ([]datasetFile, error) {
-	var found []datasetFile
-	batch := limit
+) (found []datasetFile, next []string, err error) {
+	batch := limit + 1
+	compared := 0
 	for {
 		candidates, err := listFiles(ctx, q, f, after, batch)
+		if err != nil {
+			return nil, nil, err
+		}
 
-		// Each candidate meets the filter's box.
 		for _, file := range candidates {
 			if err := shareCore(ctx); err != nil {
-				return nil, err
+				return nil, nil, err
 			}
-			isApart := f.area != nil && !f.area.meetsFile(file.extent)
-			isBeside := f.isPoint && !file.contains(f.box.West, f.box.South)
-			if !isApart && !isBeside {
-				found = append(found, file)
+			if !f.holds(file) {
+				continue
 			}
+			if len(found) == limit {
+				return found, found[limit-1].key(), nil
+			}
+			found = append(found, file)
 		}
 
-		isEnough := len(candidates) < batch || len(found) >= limit
-		if err != nil || isEnough {
-			return found[:min(limit, len(found))], err
+		if len(candidates) < batch {
+			return found, nil, nil
 		}
-		after = f.key(candidates[len(candidates)-1])
-		batch = min(2*batch, maxHits)
+		after = candidates[batch-1].key()
+
+		compared += batch
+		batch = min(4*batch, maxHits)
+		if compared >= maxHits && len(found) > 0 {
+			return found, after, nil
+		}
 	}
+}
+
+// holds reports whether a file that meets the filter's box also meets its area, or covers its
+// point.
+func (f fileFilter) holds(file datasetFile) bool {
+	if f.isPoint {
+		return file.contains(f.box.West, f.box.South)
+	}
+	return f.area == nil || f.area.meets(file.footprint())
 }
 
 // maxHits is how many hits of a box are sorted. If there are more, the files are scanned in order.
@@ -498,26 +481,42 @@ const maxHits = 10_000
 const (
 	fileMatches = `
 			(@dataset::bigint IS NULL OR f.dataset_id = @dataset)
+			AND (@dataset::bigint IS NOT NULL OR f.dataset_id = ANY (@datasets::bigint[]))
 			AND (@status::text IS NULL OR f.status = @status)
 			AND (@format::text IS NULL OR f.format = @format)
 			AND (@crs::text IS NULL OR f.crs = upper(@crs) OR f.crs_name = @crs)
-			AND (@vertical::text IS NULL OR coalesce(f.vertical_crs, 'none') IN (@vertical, upper(@vertical)))
-			AND (@sample::text IS NULL OR coalesce(f.sample_type, 'none') = @sample)
+			AND (@vertical_crs::text IS NULL
+				OR coalesce(f.vertical_crs, 'none') IN (@vertical_crs, upper(@vertical_crs)))
+			AND (@sample_type::text IS NULL OR coalesce(f.sample_type, 'none') = @sample_type)
 			AND (@nodata::text IS NULL OR coalesce(f.nodata, 'none') = @nodata)
-			AND (@finest::float8 IS NULL OR f.resolution_m >= @finest)
-			AND (@coarsest::float8 IS NULL OR f.resolution_m <= @coarsest)
-			AND (@smallest::float8 IS NULL OR f.size_bytes >= @smallest)
-			AND (@largest::float8 IS NULL OR f.size_bytes <= @largest)
-			AND (@part::text IS NULL OR f.path ~ @part)
-			AND (@prefix::text IS NULL OR f.path ^@ @prefix)
-			AND (@warned::boolean IS NOT TRUE OR f.warnings <> '{}')
+			AND (@resolution_min::float8 IS NULL OR f.resolution_m >= @resolution_min)
+			AND (@resolution_max::float8 IS NULL OR f.resolution_m <= @resolution_max)
+			AND (@size_min::float8 IS NULL OR f.size_bytes >= @size_min)
+			AND (@size_max::float8 IS NULL OR f.size_bytes <= @size_max)
+			AND (@q::text IS NULL OR f.path ~ @q)
+			AND (@path::text IS NULL OR f.path ^@ @path)
+			AND (@warnings::boolean IS NOT TRUE OR f.warnings <> '{}')
 			AND (@ids::bigint[] IS NULL OR f.id = ANY (@ids))
-			AND (@dataset::bigint IS NOT NULL OR f.dataset_id = ANY (@datasets::bigint[]))
 			AND (@since::bigint IS NULL OR f.modified_ns >= @since OR f.dataset_id = ANY (@surveyed::bigint[]))
 			AND (@until::bigint IS NULL OR f.modified_ns <= @until OR f.dataset_id = ANY (@surveyed::bigint[]))
-			AND (@others::bigint[] IS NULL OR f.dataset_id <> ALL (@others))
 			AND (@partly::boolean IS NOT TRUE OR NOT f.bbox[1] BETWEEN @west AND f.bbox[3]
 				OR f.bbox[3] > @east OR f.bbox[2] < @south OR f.bbox[4] > @north)`
+
+	// The grid is a vrtGrid. Its pixel size is rounded, which fails beyond the range of real.
+	fileInGrid = `
+			coalesce(f.crs, f.crs_name, '') = @grid_crs
+			AND coalesce(f.crs_definition, '') = @grid_definition::text
+			AND CASE
+				WHEN f.transform[1] BETWEEN 1e-30 AND 1e30 AND -f.transform[5] BETWEEN 1e-30 AND 1e30
+				THEN f.transform[1]::real = @grid_dx::float8::real AND -f.transform[5]::real = @grid_dy::float8::real
+			END
+			AND f.transform[2] = 0
+			AND f.transform[4] = 0
+			AND f.native_bbox[1] >= @grid_west::float8
+			AND f.native_bbox[2] >= @grid_south::float8
+			AND f.native_bbox[3] <= @grid_east::float8
+			AND f.native_bbox[4] <= @grid_north::float8`
+
 	fileEast = `(f.bbox[3] + CASE WHEN f.bbox[3] < f.bbox[1] THEN 360 ELSE 0 END)`
 	fileTurn = `CASE WHEN f.bbox[1] < 0 THEN 360 ELSE 0 END` // see narrowerRange
 
@@ -530,10 +529,18 @@ const (
 				OR ` + fileEast + ` >= @west + 360::float8
 			)`
 
-	// The planner expects three elements of this array, but ten of @boxes as a whole.
+	// The boxes to look up in the index: the filter's box, the same box 360° further east for files
+	// that cross 180°, and the same box 360° further west if it crosses 180° itself.
 	fileNearBox = `
 			f.bbox IS NOT NULL
-			AND degrees_box(f.bbox) && ANY (ARRAY[(@boxes::box[])[1], (@boxes::box[])[2], (@boxes::box[])[3]])
+			AND degrees_box(f.bbox) && ANY (ARRAY[
+				box(point(@west::float8, @south::float8), point(@east::float8, @north::float8)),
+				box(point(@west + 360::float8, @south), point(@east + 360::float8, @north)),
+				CASE
+					WHEN @east >= 180
+					THEN box(point(@west - 360::float8, @south), point(@east - 360::float8, @north))
+				END
+			])
 			AND` + fileMeetsBox
 
 	fileRank = `
@@ -547,44 +554,19 @@ const (
 )
 
 // args returns the parameters of the queries for up to limit files after the keys in after. Without
-// a box, boxes is null, and no query looks at the corners.
+// a box, west is null, and no query looks at the corners.
 func (f fileFilter) args(after []string, limit int) pgx.NamedArgs {
-	box := mapBox{}
-	if f.box != nil {
-		box = *f.box
-	}
 	if f.datasetID != nil {
 		f.datasets = []int64{*f.datasetID}
 	}
 
-	return pgx.NamedArgs{
+	args := pgx.NamedArgs{
 		"dataset":  f.datasetID,
-		"status":   f.status,
-		"format":   f.format,
-		"crs":      f.crs,
-		"vertical": f.vertical,
-		"sample":   f.sample,
-		"nodata":   f.nodata,
-		"finest":   f.finest,
-		"coarsest": f.coarsest,
-		"smallest": f.smallest,
-		"largest":  f.largest,
-		"part":     f.part,
-		"prefix":   f.prefix,
-		"warned":   f.warned,
-		"ids":      f.ids,
 		"datasets": f.datasets,
-		"since":    f.since,
-		"until":    f.until,
-		"surveyed": f.Surveyed,
-		"others":   f.Others,
+		"status":   f.status,
+		"ids":      f.ids,
+		"surveyed": f.surveyed,
 		"partly":   f.isPartly,
-
-		"west":  box.West,
-		"south": box.South,
-		"east":  box.East,
-		"north": box.North,
-		"boxes": f.boxes(),
 
 		"order":         f.order(),
 		"after_rank":    after[0],
@@ -592,6 +574,15 @@ func (f fileFilter) args(after []string, limit int) pgx.NamedArgs {
 		"after_path":    after[2],
 		"limit":         limit,
 	}
+	maps.Copy(args, f.values)
+
+	if f.box != nil {
+		args["west"] = f.box.West
+		args["south"] = f.box.South
+		args["east"] = f.box.East
+		args["north"] = f.box.North
+	}
+	return args
 }
 
 // listFiles returns up to limit files after the keys in after. For a point these are the files
@@ -605,11 +596,12 @@ func listFiles(
 ) ([]datasetFile, error) {
 	const columns = `
 		SELECT f.dataset_id,
-			(SELECT d.name FROM datasets d WHERE d.id = f.dataset_id) AS dataset,` + fileColumns
+			(SELECT d.name FROM datasets d WHERE d.id = f.dataset_id) AS dataset,
+			` + fileRank + ` AS rank,` + fileColumns
 	const isAfter = `(` + fileOrder + `) > (@after_rank::float8, @after_dataset::bigint, @after_path::text)`
 	const near = `
 		WITH hits AS MATERIALIZED (
-			SELECT f.*, ` + fileRank + ` AS rank
+			SELECT f.*
 			FROM elevation_dataset_file_meta f
 			WHERE f.dataset_id = ANY (@datasets::bigint[])
 				AND` + fileNearBox + `
@@ -619,7 +611,7 @@ func listFiles(
 		)` + columns + `,
 			(SELECT count(*) FROM hits) AS hits
 		FROM hits f
-		ORDER BY f.rank, f.dataset_id, f.path
+		ORDER BY rank, f.dataset_id, f.path
 		LIMIT @limit`
 	const inOrder = columns + `,
 			0 AS hits
@@ -630,7 +622,8 @@ func listFiles(
 				WHEN @dataset::bigint IS NULL THEN ` + isAfter + `
 				ELSE (` + fileRank + `, f.path) > (@after_rank, @after_path)
 			END
-			AND (@boxes::box[] IS NULL OR` + fileMeetsBox + `)
+			AND (@west::float8 IS NULL OR (` + fileMeetsBox + `) <> (@is_far::boolean IS TRUE))
+			AND (@grid_crs::text IS NULL OR` + fileInGrid + `)
 			AND` + fileMatches + `
 		ORDER BY ` + fileOrder + `
 		LIMIT @limit`
@@ -663,14 +656,14 @@ func listFiles(
 	)
 }
 
-// countFiles returns how many files match the filter. The number is exact up to maxHits; above, it
-// is an estimate of the database from its statistics. countFiles ignores the filter's area: see
-// countInArea. The statements are planned for their values.
+// countFiles returns how many files match the filter. If more than maxHits match it without its
+// area or point, the number is an estimate of the database from its statistics. The statements are
+// planned for their values.
 func countFiles(ctx context.Context, q querier, f fileFilter) (*listTotal, error) {
 	const matching = `
 		SELECT
 		FROM elevation_dataset_file_meta f
-		WHERE (@boxes::box[] IS NULL OR` + fileNearBox + `)
+		WHERE (@west::float8 IS NULL OR` + fileNearBox + `)
 			AND` + fileMatches
 	const counting = `SELECT count(*) FROM (` + matching + ` LIMIT @limit) f`
 	const estimating = `EXPLAIN (FORMAT JSON)` + matching
@@ -678,67 +671,62 @@ func countFiles(ctx context.Context, q querier, f fileFilter) (*listTotal, error
 	// Every file with a box meets the globe, and only those are ok.
 	isGlobe := f.box != nil && f.box.East-f.box.West >= 360 && f.box.North-f.box.South >= 180
 	isAnyOK := f.status == nil || *f.status == fileStatusOK
-	if isGlobe && isAnyOK {
+	if isGlobe && isAnyOK && f.area == nil {
 		f.box = nil
 		f.status = new(fileStatusOK)
 	}
 
 	args := f.args(firstFile(), maxHits+1)
-	var n int64
-	var err error
-	if f.isPoint {
-		var files []datasetFile
-		files, err = findFiles(ctx, q, f, firstFile(), maxHits+1)
-		n = int64(len(files))
-	} else {
-		n, err = scalar[int64](
-			ctx, q, "count files",
-			counting, pgx.QueryExecModeCacheDescribe, args,
-		)
-	}
-	if err != nil || n <= maxHits {
-		return &listTotal{Total: n}, err
-	}
-
-	type planned struct {
-		Plan struct {
-			Rows float64 `json:"Plan Rows"`
-		}
-	}
-	plans, err := scalar[[]planned](
-		ctx, q, "estimate files",
-		estimating, pgx.QueryExecModeCacheDescribe, args,
+	n, err := scalar[int64](
+		ctx, q, "count files",
+		counting, pgx.QueryExecModeCacheDescribe, args,
 	)
 	if err != nil {
 		return nil, err
 	}
 
-	estimate := int64(plans[0].Plan.Rows)
+	if n > maxHits {
+		type planned struct {
+			Plan struct {
+				Rows float64 `json:"Plan Rows"`
+			}
+		}
+		plans, err := scalar[[]planned](
+			ctx, q, "estimate files",
+			estimating, pgx.QueryExecModeCacheDescribe, args,
+		)
+		if err != nil {
+			return nil, err
+		}
+
+		estimate := int64(plans[0].Plan.Rows)
+		return &listTotal{
+			Total:           max(n, estimate),
+			TotalIsEstimate: true,
+		}, nil
+	}
+
+	if f.area == nil && !f.isPoint {
+		return &listTotal{Total: n}, nil
+	}
+
+	// A file of the box does not count if it lies beside the area or the point. If the area is the
+	// box, that can only be so if the box of the file lies partly outside.
+	f.isPartly = f.isBox
+	candidates, err := listFiles(ctx, q, f, firstFile(), maxHits)
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range candidates {
+		if err := shareCore(ctx); err != nil {
+			return nil, err
+		}
+		if !f.holds(file) {
+			n--
+		}
+	}
 	return &listTotal{
-		Total:           max(n, estimate),
-		TotalIsEstimate: true,
+		Total:           max(0, n),
+		TotalIsEstimate: n < 0, // files have been stored between the two statements
 	}, nil
-}
-
-// boxes returns the boxes to look up in the index. These are the filter's box, the same box 360°
-// further east for files that cross 180°, and the same box 360° further west if it crosses 180°
-// itself. Without a box there are none.
-func (f fileFilter) boxes() (boxes []pgtype.Box) {
-	if f.box == nil {
-		return nil
-	}
-
-	for _, turn := range [...]float64{0, 360, -360} {
-		west := f.box.West + turn
-		east := f.box.East + turn
-		if east < -180 {
-			continue
-		}
-		corners := [2]pgtype.Vec2{
-			{X: east, Y: f.box.North},
-			{X: west, Y: f.box.South},
-		}
-		boxes = append(boxes, pgtype.Box{P: corners, Valid: true})
-	}
-	return boxes
 }

@@ -237,7 +237,7 @@ func checkFileQueries(ts *testServer, n, queries int) {
 		var got, want []string
 		finest := 0.0
 		for after := firstFile(); ; {
-			page, err := findFiles(context.Background(), ts.db, filter, after, 5)
+			page, next, err := findFiles(context.Background(), ts.db, filter, after, 5)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -248,10 +248,13 @@ func checkFileQueries(ts *testServer, n, queries int) {
 				}
 				finest = *file.ResolutionM
 			}
-			if len(page) < 5 {
+			if next == nil {
 				break
 			}
-			after = filter.key(page[4])
+			if len(page) < 5 || !slices.Equal(next, page[4].key()) {
+				t.Fatalf("%v: %d files, and the next page begins after %q", query, len(page), next)
+			}
+			after = next
 		}
 		for j, m := range files {
 			for _, dataset := range []int64{one, two} {
@@ -307,7 +310,7 @@ func TestPointsBeyond180(t *testing.T) {
 			t.Fatal(err)
 		}
 		filter.datasetID = &dataset
-		files, err := findFiles(t.Context(), ts.db, filter, firstFile(), 100)
+		files, _, err := findFiles(t.Context(), ts.db, filter, firstFile(), 100)
 		var got []string
 		for _, file := range files {
 			got = append(got, file.Path)

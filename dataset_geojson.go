@@ -92,7 +92,7 @@ func (c *catalogue) eachFile(r *http.Request, f fileFilter, emit func(datasetFil
 				}
 			}
 
-			files, next, err = findItems(ctx, c.core.db, f, after, limit)
+			files, next, err = findFiles(ctx, c.core.db, f, after, limit)
 			return err
 		})
 		return files, next, err
@@ -100,7 +100,7 @@ func (c *catalogue) eachFile(r *http.Request, f fileFilter, emit func(datasetFil
 	return readInBatches(find, emit)
 }
 
-// readInBatches calls emit for each file that find returns. find is findItems for some filter.
+// readInBatches calls emit for each file that find returns. find is findFiles for some filter.
 func readInBatches(
 	find func(after []string, limit int) (files []datasetFile, next []string, err error),
 	emit func(datasetFile) error,

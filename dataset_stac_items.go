@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -28,25 +27,12 @@ const (
 
 // itemsOf returns files as STAC Items for a request.
 func (c *catalogue) itemsOf(r *http.Request, files ...datasetFile) ([]object, error) {
-	const query = `
-		SELECT coalesce(jsonb_object_agg(id, about), '{}')
-		FROM datasets
-		WHERE id = ANY ($1::bigint[])`
-
-	var ids []int64
-	for _, f := range files {
-		ids = append(ids, f.DatasetID)
-	}
-	abouts, err := scalar[map[int64]datasetAbout](r.Context(), c.core.db, "get descriptions", query, ids)
-	if err != nil {
-		return nil, err
-	}
-
+	datasets, err := datasetsOf(r.Context(), c.core.db, files)
 	items := []object{}
 	for _, f := range files {
-		items = append(items, c.itemOf(r, f, abouts[f.DatasetID]))
+		items = append(items, c.itemOf(r, f, datasets[f.DatasetID].About))
 	}
-	return items, nil
+	return items, err
 }
 
 // itemOf returns a file as a STAC Item, which is a GeoJSON feature, for a request. about describes
@@ -156,7 +142,7 @@ func writeGeoJSON(w http.ResponseWriter, v any) error {
 // readSearch returns the parameters of a search. It first waits for the slot that the search needs.
 // The fields of the JSON body of a POST are the parameters of GET, but lists are arrays, limit is a
 // number, and the geometry is an object. body is nil for a GET.
-func readSearch(r *http.Request) (query url.Values, body map[string]json.RawMessage, err error) {
+func readSearch(r *http.Request) (query url.Values, body object, err error) {
 	// A body or an area is read, and compared with files, on a core of the request's own.
 	sent := r.URL.Query()
 	if r.Method == http.MethodPost || sent.Has("intersects") || sent.Has("bbox") {
@@ -194,7 +180,7 @@ func readSearch(r *http.Request) (query url.Values, body map[string]json.RawMess
 		}
 
 		value := body[name]
-		if string(value) == "null" {
+		if value == nil {
 			continue
 		}
 
@@ -213,36 +199,28 @@ func readSearch(r *http.Request) (query url.Values, body map[string]json.RawMess
 
 // parameterText returns a JSON value as the text of a query parameter. ok is false if the value is
 // not of the type. It leaves out the texts of an array that have a comma: no id has one.
-func parameterText(value json.RawMessage, want string) (text string, ok bool) {
-	switch want {
-	case "object":
-		return string(value), value[0] == '{'
-	case "string":
-		err := json.Unmarshal(value, &text)
-		return text, err == nil && value[0] == '"'
-	case "number":
-		var number float64
-		err := json.Unmarshal(value, &number)
-		return strconv.FormatFloat(number, 'f', -1, 64), err == nil && value[0] != 'n' // null
-	}
-
-	var items []json.RawMessage
-	if json.Unmarshal(value, &items) != nil {
-		return "", false
-	}
-
-	var texts []string
-	for _, item := range items {
-		kind := strings.TrimSuffix(strings.TrimPrefix(want, "array of "), "s")
-		text, ok := parameterText(item, kind)
-		if !ok {
-			return "", false
+func parameterText(value any, want string) (text string, ok bool) {
+	switch v := value.(type) {
+	case string:
+		return v, want == "string"
+	case float64:
+		return strconv.FormatFloat(v, 'f', -1, 64), want == "number"
+	case object:
+		encoded, err := json.Marshal(v)
+		return string(encoded), err == nil && want == "object"
+	case []any:
+		kind, isArray := strings.CutPrefix(strings.TrimSuffix(want, "s"), "array of ")
+		var texts []string
+		for _, item := range v {
+			text, isKind := parameterText(item, kind)
+			isArray = isArray && isKind
+			if !strings.Contains(text, ",") {
+				texts = append(texts, text)
+			}
 		}
-		if !strings.Contains(text, ",") {
-			texts = append(texts, text)
-		}
+		return strings.Join(texts, ","), isArray
 	}
-	return strings.Join(texts, ","), true
+	return "", false
 }
 
 // The usual and the largest number of items on a page. dataset_stac_api.json states both.
@@ -267,7 +245,7 @@ func (c *catalogue) searchItems(w http.ResponseWriter, r *http.Request) error {
 		}
 		return err
 	}
-	if err := c.selectItems(r, &f); err != nil {
+	if _, err := c.selectVisible(r, &f); err != nil {
 		return err
 	}
 
@@ -285,7 +263,7 @@ func (c *catalogue) searchItems(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 
-	files, next, err := findItems(r.Context(), c.core.db, f, after, limit)
+	files, next, err := findFiles(r.Context(), c.core.db, f, after, limit)
 	if err != nil {
 		return err
 	}
@@ -296,7 +274,7 @@ func (c *catalogue) searchItems(w http.ResponseWriter, r *http.Request) error {
 	if isAll {
 		answer["numberMatched"] = len(files)
 	} else if !query.Has("intersects") {
-		total, err := countInArea(r.Context(), c.core.db, f, true)
+		total, err := countFiles(r.Context(), c.core.db, f)
 		if err != nil {
 			return err
 		}
@@ -330,45 +308,6 @@ func (c *catalogue) searchItems(w http.ResponseWriter, r *http.Request) error {
 	return writeGeoJSON(w, answer)
 }
 
-// selectItems limits a filter as selectVisible does. In a collection, the parameter collections
-// selects too: without this one among its datasets, the filter selects no file.
-func (c *catalogue) selectItems(r *http.Request, f *fileFilter) error {
-	named := f.datasets
-	_, err := c.selectVisible(r, f)
-	if f.datasetID != nil && named != nil && !slices.Contains(named, *f.datasetID) {
-		f.ids = []int64{}
-	}
-
-	hasTime := f.since != nil || f.until != nil
-	if err == nil && hasTime {
-		err = f.selectSurveyed(r.Context(), c.core.db)
-	}
-	return err
-}
-
-// selectSurveyed finds the datasets whose survey lies in the filter's time, and those whose survey
-// does not. In datasets without a survey, the time of each file counts. Times are in nanoseconds.
-func (f *fileFilter) selectSurveyed(ctx context.Context, q querier) (err error) {
-	const query = `
-		SELECT
-			array_agg(id) FILTER (WHERE meets) AS surveyed,
-			array_agg(id) FILTER (WHERE NOT meets) AS others
-		FROM (
-			SELECT
-				id,
-				($4::bigint IS NULL OR extract(epoch FROM (about ->> 'surveyed_from')::date) * 1e9 <= $4)
-					AND ($3::bigint IS NULL
-						OR extract(epoch FROM (about ->> 'surveyed_until')::date + 1) * 1e9 - 1e9 >= $3) AS meets
-			FROM datasets
-			WHERE CASE WHEN $1::bigint IS NULL THEN id = ANY ($2::bigint[]) ELSE id = $1 END
-				AND about ->> 'surveyed_from' <> ''
-				AND about ->> 'surveyed_until' <> ''
-		) d`
-
-	f.surveys, err = collectOne[surveys](ctx, q, nil, "list surveys", query, f.datasetID, f.datasets, f.since, f.until)
-	return err
-}
-
 // searchScope returns the text that ties a cursor to its search. The geometry is not part of it:
 // for the next page, a client may write it in another way.
 func searchScope(path string, query url.Values) string {
@@ -385,7 +324,7 @@ func nextPage(
 	method string,
 	at string,
 	query url.Values,
-	body map[string]json.RawMessage,
+	body object,
 	cursor string,
 ) object {
 	if body == nil {
@@ -393,7 +332,7 @@ func nextPage(
 		return stacLink("next", at+"?"+query.Encode(), typeGeoJSON)
 	}
 
-	body["cursor"] = json.RawMessage(strconv.Quote(cursor))
+	body["cursor"] = cursor
 	link := stacLink("next", at, typeGeoJSON)
 	link["method"] = method
 	link["body"] = body
@@ -413,27 +352,6 @@ func readItemLimit(query url.Values) (int, error) {
 		return 0, malformed(codeWrongType, "limit must be a number, at least 1.")
 	}
 	return min(limit, maxItems), nil
-}
-
-// findItems returns up to limit files after the keys in after. next are the keys after which the
-// next page begins, or nil if this one is the last.
-func findItems(
-	ctx context.Context,
-	q querier,
-	f fileFilter,
-	after []string,
-	limit int,
-) (files []datasetFile, next []string, err error) {
-	if f.area != nil {
-		return findInArea(ctx, q, f, after, limit)
-	}
-
-	files, err = findFiles(ctx, q, f, after, limit+1)
-	if len(files) > limit {
-		files = files[:limit]
-		next = f.key(files[limit-1])
-	}
-	return files, next, err
 }
 
 // readItemFilter reads the parameters of a search: those of a fileFilter, and datetime, ids and
@@ -458,6 +376,7 @@ func readItemFilter(query url.Values) (fileFilter, error) {
 	f, err := readFileFilter(selection)
 	if query.Has("bbox") && err == nil {
 		f.area = areaOf(*f.box)
+		f.isBox = true
 		f.box = f.box.widened()
 	}
 	f.ids = idList(query, "ids")
@@ -466,7 +385,7 @@ func readItemFilter(query url.Values) (fileFilter, error) {
 		f.ids = []int64{} // which finds nothing
 	}
 	if text := query.Get("datetime"); text != "" && err == nil {
-		f.since, f.until, err = readInterval(text)
+		f.values["since"], f.values["until"], err = readInterval(text)
 	}
 	return f, err
 }
@@ -476,14 +395,7 @@ func readItemFilter(query url.Values) (fileFilter, error) {
 // is false if the box has heights, but not 0, the height of all footprints (STAC API, Item Search).
 // Other text stays as it is: readBox refuses it.
 func readSearchBox(text string) (box string, isAtGround bool) {
-	var at []float64
-	for part := range strings.SplitSeq(text, ",") {
-		number, err := strconv.ParseFloat(strings.TrimSpace(part), 64)
-		if err != nil || !isFinite(number) {
-			return text, true
-		}
-		at = append(at, number)
-	}
+	at := readNumbers(text)
 
 	// With heights, a box is west, south, lowest, east, north, highest.
 	isAtGround = true

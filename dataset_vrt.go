@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // vrtGrid is a set of rasters that one VRT can hold: those of one CRS and one pixel size, whose
@@ -27,7 +29,7 @@ type vrtGrid struct {
 	West  float64 // in the CRS
 	South float64
 	East  float64
-	Top   float64
+	North float64
 
 	Files  int64
 	Bands  int64
@@ -81,7 +83,7 @@ func findGrid(
 			min(native_bbox[1]) AS west,
 			min(native_bbox[2]) AS south,
 			max(native_bbox[3]) AS east,
-			max(native_bbox[4]) AS top,
+			max(native_bbox[4]) AS north,
 			count(*) AS files,
 			min(coalesce(bands, 1)) AS bands,
 			array_agg(DISTINCT coalesce(sample_type, '')) AS types,
@@ -130,30 +132,23 @@ func findGrid(
 	return vrtGrid{}, invalid{{"crs", fieldUnknown, detail}}.err()
 }
 
-// holds reports whether a file belongs to the grid and lies within it.
-func (g vrtGrid) holds(m ElevationDatasetFileMeta) bool {
-	t := m.Transform
-	b := m.NativeBBox
-	if len(t) != 6 || len(b) != 4 {
-		return false
+// files returns the filter for the files of the grid. It leaves out a file that does not lie within
+// the grid any more.
+func (g vrtGrid) files(datasetID int64) fileFilter {
+	return fileFilter{
+		datasetID: &datasetID,
+		status:    new(fileStatusOK),
+		values: pgx.NamedArgs{
+			"grid_crs":        g.CRS,
+			"grid_definition": g.Definition,
+			"grid_dx":         g.DX,
+			"grid_dy":         g.DY,
+			"grid_west":       g.West,
+			"grid_south":      g.South,
+			"grid_east":       g.East,
+			"grid_north":      g.North,
+		},
 	}
-
-	crs := *cmp.Or(m.CRS, m.CRSName, new(""))
-	definition := *cmp.Or(m.CRSDefinition, new(""))
-	if crs != g.CRS || definition != g.Definition {
-		return false
-	}
-
-	dx := float64(float32(t[0])) // rounded as the query of findGrid does
-	dy := float64(float32(-t[4]))
-	if dx != g.DX || dy != g.DY {
-		return false
-	}
-
-	isUpright := t[1] == 0 && t[3] == 0
-	isWithinColumns := b[0] >= g.West && b[2] <= g.East
-	isWithinRows := b[1] >= g.South && b[3] <= g.Top
-	return isUpright && isWithinColumns && isWithinRows
 }
 
 // vrtType returns GDAL's name of a type, or Float64 for several types. Float64 drops imaginary
@@ -214,17 +209,17 @@ func (g vrtGrid) write(
 		out,
 		"<VRTDataset rasterXSize=\"%.0f\" rasterYSize=\"%.0f\">\n",
 		(g.East-g.West)/g.A,
-		(g.Top-g.South)/-g.E,
+		(g.North-g.South)/-g.E,
 	)
 	if g.HasCode {
-		fmt.Fprintf(out, "  <SRS>%s</SRS>\n", vrtText(g.CRS))
+		fmt.Fprintf(out, "  <SRS>%s</SRS>\n", g.CRS)
 	}
 	fmt.Fprintf(
 		out,
 		"  <GeoTransform>%s, %s, 0, %s, 0, %s</GeoTransform>\n",
 		vrtNumber(g.West),
 		vrtNumber(g.A),
-		vrtNumber(g.Top),
+		vrtNumber(g.North),
 		vrtNumber(g.E),
 	)
 
@@ -239,10 +234,6 @@ func (g vrtGrid) write(
 		}
 
 		writeSource := func(f datasetFile) error {
-			if !g.holds(f.ElevationDatasetFileMeta) { // it has changed since the grid was summed up
-				return nil
-			}
-
 			kind := "SimpleSource"
 			end := ""
 			if value, ok := vrtNodata(f.Nodata); ok {
@@ -251,7 +242,7 @@ func (g vrtGrid) write(
 			}
 
 			x := vrtNumber((f.NativeBBox[0] - g.West) / g.A)
-			y := vrtNumber((g.Top - f.NativeBBox[3]) / -g.E)
+			y := vrtNumber((g.North - f.NativeBBox[3]) / -g.E)
 			w := *f.Width
 			h := *f.Height
 			sample := vrtType(*cmp.Or(f.SampleType, new("")))
@@ -316,12 +307,8 @@ func (c *catalogue) getMosaic(w http.ResponseWriter, r *http.Request) error {
 		return raw
 	}
 
-	located := fileFilter{
-		datasetID: &d.ID,
-		status:    new(fileStatusOK),
-	}
 	each := func(emit func(datasetFile) error) error {
-		return c.eachFile(r, located, emit)
+		return c.eachFile(r, g.files(d.ID), emit)
 	}
 
 	return writeRanged(w, r, "application/xml", func(out io.Writer) error {

@@ -227,7 +227,7 @@ func TestComputingEnds(t *testing.T) {
 			return c.drawFiles(over, late)
 		},
 		"files of an area": func() error {
-			_, err := findFiles(over, late, fileFilter{datasets: []int64{d.ID}, area: area{}, box: &mapBox{-180, -90, 180, 90}}, firstFile(), 10)
+			_, _, err := findFiles(over, late, fileFilter{datasets: []int64{d.ID}, area: area{}, box: &mapBox{-180, -90, 180, 90}}, firstFile(), 10)
 			return err
 		},
 		"gaps": func() error {
