@@ -161,7 +161,7 @@ func (d *datasetData) addMap(api *apiReader) {
 	hasPixel := errX == nil && errY == nil
 	isClicked := hasPixel && math.Abs(x) < 1e6 && math.Abs(y) < 1e6
 	if isClicked {
-		frame := frameFor([]filesCell{{mapBox: box}})
+		frame := frameFor(box)
 		lon, lat = frame.position(x, y)
 	}
 

@@ -113,7 +113,7 @@ func TestMapPlaces(t *testing.T) {
 		{West: -60, South: -88, East: 90, North: -65},
 		{West: 0, South: 88, East: 360, North: 90},
 	} {
-		frame := frameFor([]filesCell{{mapBox: box}})
+		frame := frameFor(box)
 		for _, part := range []float64{0.1, 0.5, 0.8} {
 			lon := box.West + part*(box.East-box.West)
 			lat := box.South + part*(box.North-box.South)
@@ -157,7 +157,7 @@ func TestMapPage(t *testing.T) {
 		t.Error("files are listed without a click")
 	}
 
-	x, y := frameFor([]filesCell{{mapBox: mapBox{7, 46, 10, 46.75}}}).at(8.5, 46.4)
+	x, y := frameFor(mapBox{7, 46, 10, 46.75}).at(8.5, 46.4)
 	clicked := fmt.Sprintf("/datasets/1?bbox=7,46,10,46.75&at.x=%.0f&at.y=%.0f", x, y)
 	shown := b.shows(200, "GET", clicked, "", "t1.tif", "Files at 8.5")
 	if strings.Contains(shown, "t0.tif") || strings.Contains(shown, "t2.tif") {
@@ -223,7 +223,7 @@ func TestMapShown(t *testing.T) {
 		{West: -60, South: -88, East: 90, North: -65},
 		{West: -180, South: -90, East: 180, North: 90},
 	} {
-		frame := frameFor([]filesCell{{mapBox: box}})
+		frame := frameFor(box)
 		shown := frame.shown()
 		for range 1000 {
 			lon, lat := frame.position(60+720*rand.Float64(), 60+540*rand.Float64())

@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // coverageTemplate is the picture's template. html/template escapes the values in it.
@@ -288,33 +290,32 @@ func (c *coverage) Drawn() []coverageLayer {
 // setFrame sets the frame around the files that are no outliers, and all that helps to find them on
 // the globe.
 func (c *coverage) setFrame(ctx context.Context, q querier) (err error) {
-	var cells []filesCell
-	var outliers []filesCell
 	if c.view != nil {
-		cells = []filesCell{{mapBox: *c.view}}
+		// The map shows more than the view, which has another shape.
+		c.frame = frameFor(*c.view)
+		c.All = c.frame.shown()
+		c.view = &c.All
 	} else {
 		c.cells, err = c.filesCells(ctx, q, boxOf(c.details.BBox))
 		if err != nil {
 			return err
 		}
-		cells, outliers = splitOutliers(c.cells)
+
+		cells, outliers := splitOutliers(c.cells)
+		c.All = joinCells(cells...).mapBox
+		c.frame = frameFor(c.All)
+		if len(outliers) > 0 {
+			c.Extent = "without outliers, "
+			c.Apart = joinCells(outliers...).N
+			c.cells = nil // drawFiles counts the files again, in smaller cells
+			if err := c.listOutliers(ctx, q); err != nil {
+				return err
+			}
+		}
 	}
 
-	// The map of a view shows more than the view, which has another shape.
-	c.frame = frameFor(cells)
-	c.All = joinCells(cells...).mapBox
-	if c.view != nil {
-		c.All = c.frame.shown()
-		c.view = &c.All
-	}
-
-	c.Extent = "extent: " + c.All.String()
-	if len(outliers) > 0 {
-		c.Extent = "without outliers, " + c.Extent
-		c.cells = nil // drawFiles counts the files again, in smaller cells
-	}
-
-	c.Lines = c.frame.graticule(c.All)
+	c.Extent += "extent: " + c.All.String()
+	c.Lines = c.frame.graticule()
 	c.ScaleBar, c.Scale = c.frame.scaleBar(c.All)
 	c.World = worldFrame().coastline()
 	c.Here = worldFrame().mark(c.All.asFile())
@@ -324,7 +325,7 @@ func (c *coverage) setFrame(ctx context.Context, q querier) (err error) {
 	if c.frame.perLat < maxCoastScale {
 		c.Coast = c.frame.coastline()
 	}
-	return c.listOutliers(ctx, q, c.details.ID, outliers)
+	return nil
 }
 
 // filesCells counts the files in the cells of a grid of 256 columns and rows over a box. Files of
@@ -378,22 +379,17 @@ func (c *coverage) filesCells(ctx context.Context, q querier, box mapBox) ([]fil
 
 // coarser returns the cells of a grid that is coarser by a factor, for the layers of the picture.
 func (c *coverage) coarser(factor int64) (coarse []filesCell) {
-	type key struct {
-		layer int
-		col   int64
-		row   int64
-	}
-	at := map[key]int{} // indices in coarse
+	at := map[[3]int64]int{} // indices in coarse, by layer, column and row
 
 	for _, cell := range c.cells {
 		if c.byStatus {
 			cell.Layer = layerByStatus(cell.IsWarned)
 		}
 
-		k := key{
-			layer: cell.Layer,
-			col:   cell.Col / factor,
-			row:   cell.Row / factor,
+		k := [...]int64{
+			int64(cell.Layer),
+			cell.Col / factor,
+			cell.Row / factor,
 		}
 		i, found := at[k]
 		if found {
@@ -417,27 +413,24 @@ func layerByStatus(isWarned bool) int {
 // drawFiles draws each file if they are few. Otherwise it draws the boxes around the files of each
 // cell of a grid, which is made coarser until the picture is small enough.
 func (c *coverage) drawFiles(ctx context.Context, q querier) (err error) {
-	isFew := c.details.Files[fileStatusOK] <= maxOutlined
-	if isFew || c.view != nil {
-		located := fileFilter{
-			datasetID: &c.details.ID,
-			status:    new(fileStatusOK),
-			box:       c.view,
-		}
-		files, _, err := findFiles(ctx, q, located, firstFile(), maxOutlined+1)
-		if err != nil {
-			return err
-		}
+	located := fileFilter{
+		datasetID: &c.details.ID,
+		status:    new(fileStatusOK),
+		box:       c.view,
+	}
+	files, next, err := findFiles(ctx, q, located, firstFile(), maxOutlined)
+	if err != nil {
+		return err
+	}
 
-		if len(files) <= maxOutlined {
-			for _, file := range files {
-				layer := c.layerOf(file.extent)
-				c.addMark(layer, 1, c.frame.mark(file.extent), xmlText(file.Path))
-				c.label(file)
-			}
-			if c.bytes <= maxFileBytes {
-				return nil
-			}
+	if next == nil {
+		for _, file := range files {
+			layer := c.layerOf(file.extent)
+			c.addMark(layer, 1, c.frame.mark(file.extent), xmlText(file.Path))
+			c.label(file)
+		}
+		if c.bytes <= maxFileBytes {
+			return nil
 		}
 	}
 
@@ -469,27 +462,26 @@ func (c *coverage) drawFiles(ctx context.Context, q querier) (err error) {
 	}
 }
 
-// label writes the name of a file into its box where there is room for it.
+// label writes the name of a file into its outline, where there is room for it.
 func (c *coverage) label(file datasetFile) {
-	box := boxOf(file.BBox)
-	lon := (box.West + box.East) / 2
-	lat := (box.South + box.North) / 2
-
-	turn := 360 * math.Round((c.frame.lon-lon)/360)
-	left, _ := c.frame.at(box.West+turn, lat)
-	right, _ := c.frame.at(box.East+turn, lat)
-	x, y := c.frame.at(lon+turn, lat)
-
 	const letter = 7 // pixels
 	name := xmlText(path.Base(file.Path))
 	width := letter * float64(utf8.RuneCountInString(name))
-	hasRoom := width < math.Abs(right-left)
-	if hasRoom && c.frame.shows(x, y, 0) {
-		c.Labels = append(c.Labels, mapLine{
-			Label: name,
-			X:     math.Round(x),
-			Y:     math.Round(y),
-		})
+
+	for _, pixels := range c.frame.rings(file.extent) {
+		around := emptyRange()
+		around.add(pixels...)
+		x := (around.west + around.east) / 2
+		y := (around.south + around.north) / 2
+
+		hasRoom := width < around.east-around.west
+		if hasRoom && c.frame.shows(x, y, 0) {
+			c.Labels = append(c.Labels, mapLine{
+				Label: name,
+				X:     math.Round(x),
+				Y:     math.Round(y),
+			})
+		}
 	}
 }
 
@@ -572,59 +564,39 @@ func (c *coverage) cellsInView(g tileGrid, run cellRun) int64 {
 }
 
 // listOutliers lists the first outliers, and marks them on the map of the world.
-func (c *coverage) listOutliers(
-	ctx context.Context,
-	q querier,
-	datasetID int64,
-	cells []filesCell,
-) error {
-	listed := map[string]bool{} // by path
-	for _, cell := range cells {
-		c.Apart += cell.N
-		if len(listed) == maxOutliers {
-			continue
-		}
-
-		west := math.Remainder(cell.West, 360)
-		box := mapBox{
-			West:  west,
-			South: cell.South,
-			East:  west + cell.East - cell.West,
-			North: cell.North,
-		}
-		f := fileFilter{
-			datasetID: &datasetID,
-			box:       &box,
-		}
-		files, _, err := findFiles(ctx, q, f, firstFile(), maxOutliers)
-		if err != nil {
-			return err
-		}
-
-		for _, file := range files {
-			if listed[file.Path] || len(listed) == maxOutliers {
-				continue
-			}
-			listed[file.Path] = true
-
-			name := xmlText(file.Path)
-			short := []rune(name)
-			if len(short) > 36 {
-				short = append([]rune("…"), short[len(short)-35:]...)
-			}
-
-			lon := math.Round(file.BBox[0]*1000) / 1000
-			lat := math.Round(file.BBox[1]*1000) / 1000
-			c.Outliers = append(c.Outliers, coverageMark{
-				Path:  worldFrame().mark(file.extent),
-				Title: name,
-				Short: string(short),
-				Place: degrees(lon, "E", "W") + " " + degrees(lat, "N", "S"),
-			})
-		}
+func (c *coverage) listOutliers(ctx context.Context, q querier) error {
+	west := math.Remainder(c.All.West, 360)
+	far := fileFilter{
+		datasetID: &c.details.ID,
+		status:    new(fileStatusOK),
+		values: pgx.NamedArgs{
+			"is_far": true, // files that do not meet the box
+			"west":   west,
+			"south":  c.All.South,
+			"east":   west + c.All.East - c.All.West,
+			"north":  c.All.North,
+		},
 	}
-	c.Unlisted = c.Apart - int64(len(listed))
-	return nil
+	files, _, err := findFiles(ctx, q, far, firstFile(), maxOutliers)
+
+	for _, file := range files {
+		name := xmlText(file.Path)
+		short := []rune(name)
+		if len(short) > 36 {
+			short = append([]rune("…"), short[len(short)-35:]...)
+		}
+
+		lon := math.Round(file.BBox[0]*1000) / 1000
+		lat := math.Round(file.BBox[1]*1000) / 1000
+		c.Outliers = append(c.Outliers, coverageMark{
+			Path:  worldFrame().mark(file.extent),
+			Title: name,
+			Short: string(short),
+			Place: degrees(lon, "E", "W") + " " + degrees(lat, "N", "S"),
+		})
+	}
+	c.Unlisted = c.Apart - int64(len(files))
+	return err
 }
 
 // xmlText returns text without characters that XML 1.0 does not allow.

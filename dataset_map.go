@@ -171,10 +171,9 @@ func splitOutliers(cells []filesCell) (rest, outliers []filesCell) {
 	return cells, nil
 }
 
-// frameFor returns the frame that shows the cells.
-func frameFor(cells []filesCell) mapFrame {
+// frameFor returns the frame that shows a box.
+func frameFor(all mapBox) mapFrame {
 	const margin = 1.06
-	all := joinCells(cells...)
 	m := mapFrame{
 		left:   60,
 		top:    60,
@@ -207,19 +206,14 @@ func frameFor(cells []filesCell) mapFrame {
 		m.perLon = max(0.02, math.Cos(m.lat*math.Pi/180))
 	}
 
-	// Scale and move the map so that the cells fill it.
+	// Scale and move the map so that the box fills it.
 	around := emptyRange() // in pixels, one per degree of latitude; south is the top
-	for _, cell := range cells {
-		corners := []position{
-			{cell.West, cell.South},
-			{cell.East, cell.South},
-			{cell.East, cell.North},
-			{cell.West, cell.North},
-		}
-		for _, pixel := range m.pixels(corners) {
-			around.add(pixel)
-		}
-	}
+	around.add(m.pixels([]position{
+		{all.West, all.South},
+		{all.East, all.South},
+		{all.East, all.North},
+		{all.West, all.North},
+	})...)
 	width := around.east - around.west
 	height := around.north - around.south
 	scale := 1 / max(
@@ -286,9 +280,9 @@ func (m mapFrame) position(x, y float64) (lon, lat float64) {
 	return lon, lat
 }
 
-// shown returns the box of all positions that the map shows. Around a pole, the box holds more than
-// the map shows.
-func (m mapFrame) shown() mapBox {
+// bounds returns the range of all positions that the map shows. Around a pole, the range holds more
+// than the map shows.
+func (m mapFrame) bounds() degreesRange {
 	around := emptyRange()
 	if m.pole != 0 && m.shows(m.x, m.y, 0) {
 		around.addPoles([]float64{90 * m.pole})
@@ -304,7 +298,12 @@ func (m mapFrame) shown() mapBox {
 			around.add(position{lon, max(-90, min(90, lat))})
 		}
 	}
+	return around
+}
 
+// shown returns the box with the bounds of the map.
+func (m mapFrame) shown() mapBox {
+	around := m.bounds()
 	west, east := normalizeLongitudes(around.west, around.east)
 	return boxOf([]float64{west, around.south, east, around.north})
 }
@@ -352,10 +351,8 @@ func pathOf(pixels []position) string {
 	return b.String()
 }
 
-// mark returns the SVG path of a file: its outline, or a square in its middle if that is larger.
-func (m mapFrame) mark(file extent) (path string) {
-	const minMark = 4 // pixels
-
+// rings returns the outline of a file in pixels, a ring for each part.
+func (m mapFrame) rings(file extent) (rings [][]position) {
 	for _, part := range file.footprint() {
 		ring := part[0]
 
@@ -367,12 +364,18 @@ func (m mapFrame) mark(file extent) (path string) {
 		for i := range ring {
 			ring[i][0] += 360 * math.Round((m.lon-middle)/360)
 		}
+		rings = append(rings, m.pixels(ring))
+	}
+	return rings
+}
 
-		pixels := m.pixels(ring)
+// mark returns the SVG path of a file: its outline, or a square in its middle if that is larger.
+func (m mapFrame) mark(file extent) (path string) {
+	const minMark = 4 // pixels
+
+	for _, pixels := range m.rings(file) {
 		around := emptyRange() // in pixels; south is the top
-		for _, pixel := range pixels {
-			around.add(pixel)
-		}
+		around.add(pixels...)
 		if min(around.east-around.west, around.north-around.south) >= minMark {
 			path += pathOf(pixels) + "z"
 			continue
@@ -462,7 +465,8 @@ func degrees(v float64, positive, negative string) string {
 }
 
 // steps returns about six round angles between two angles.
-func steps(span, from, to float64) (at []float64) {
+func steps(from, to float64) (at []float64) {
+	span := to - from
 	unit := math.Pow(10, math.Floor(math.Log10(span/4)))
 	every := unit
 	candidates := [...]float64{
@@ -483,21 +487,11 @@ func steps(span, from, to float64) (at []float64) {
 	return at
 }
 
-// graticule returns some six meridians and six parallels, those that the map shows. Around a pole,
-// they are those of the files.
-func (m mapFrame) graticule(all mapBox) (lines []mapLine) {
-	west := m.lon - m.width/2/m.perLon
-	east := m.lon + m.width/2/m.perLon
-	south := max(-90, m.lat-m.height/2/m.perLat)
-	north := min(90, m.lat+m.height/2/m.perLat)
-
+// graticule returns some meridians and parallels that the map shows.
+func (m mapFrame) graticule() (lines []mapLine) {
+	around := m.bounds()
 	if m.pole != 0 {
-		turn := max(all.East-all.West, 1e-6)
-		high := max(all.North-all.South, 1e-6)
-		west = max(all.West-turn/2, m.lon-179)
-		east = min(all.East+turn/2, m.lon+180)
-		south = max(-90, all.South-high/2)
-		north = min(90, all.North+high/2)
+		around.east = min(around.east, around.west+359) // no meridian twice
 	}
 
 	// draw adds a line, if the map shows it. Its label lies right and down of where the line enters
@@ -527,17 +521,17 @@ func (m mapFrame) graticule(all mapBox) (lines []mapLine) {
 		}
 	}
 
-	for _, lon := range steps(east-west, west, east) {
-		from := position{lon, south}
-		to := position{lon, north}
+	for _, lon := range steps(around.west, around.east) {
+		from := position{lon, around.south}
+		to := position{lon, around.north}
 		if m.pole < 0 {
 			from, to = to, from
 		}
 		draw(degrees(math.Remainder(lon, 360), "E", "W"), from, to, 0, 16)
 	}
-	for _, lat := range steps(north-south, south, north) {
-		from := position{west, lat}
-		to := position{east, lat}
+	for _, lat := range steps(around.south, around.north) {
+		from := position{around.west, lat}
+		to := position{around.east, lat}
 		draw(degrees(lat, "N", "S"), from, to, -26, 4)
 	}
 	return lines
