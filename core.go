@@ -23,6 +23,7 @@ type core struct {
 	stopping context.Context  // ends when the service is told to stop
 	origins  *http.CrossOriginProtection
 	limits   *limits
+	zip      func([]byte) []byte // compresses a text
 
 	keys atomic.Pointer[keyring] // replaced after SIGHUP
 }
@@ -50,6 +51,7 @@ func newCore(cfg config, log *slog.Logger, d *database, keys *keyring, tuning tu
 		patience: tuning.patience,
 		origins:  http.NewCrossOriginProtection(),
 		limits:   newLimits(int(d.pool.Config().MaxConns)),
+		zip:      newZip(),
 	}
 	c.keys.Store(keys)
 	return c

@@ -46,6 +46,9 @@ func writeBytes(w http.ResponseWriter, status int, contentType string, body []by
 		}
 	}
 
+	if isSent {
+		body = answer.zipped(status, contentType, body)
+	}
 	h := w.Header()
 	h.Set("Content-Type", contentType)
 	h.Set("Content-Length", strconv.Itoa(len(body)))
@@ -102,7 +105,8 @@ type responseWriter struct {
 	routed    bool   // the answer comes from a handler or from writeProblem, not from the mux
 	status    int    // of the answer; 0 while there is none
 
-	page func(*problem) // writes a problem as a page, for browsers; nil: as problem details
+	zip  func([]byte) []byte // compresses a text; nil: the client does not accept that
+	page func(*problem)      // writes a problem as a page, for browsers; nil: as problem details
 }
 
 // WriteHeader records the status and sends it, unless one was recorded before.

@@ -157,7 +157,7 @@ func writeTagged(w http.ResponseWriter, r *http.Request, v any) error {
 func writeTaggedBytes(w http.ResponseWriter, r *http.Request, contentType string, body []byte) error {
 	tag := entityTag(body)
 	w.Header().Set("ETag", tag)
-	w.Header().Set("Vary", "Accept-Encoding") // withGzip may compress it, and then makes the tag weak
+	w.Header().Set("Vary", "Accept-Encoding") // zipped may compress it, and then makes the tag weak
 
 	// The comparison is weak: a proxy that compresses makes tags weak (RFC 9110, section 13.1.2).
 	known := r.Header["If-None-Match"]

@@ -386,7 +386,7 @@ func serve(
 // newWebServer returns the HTTP server, with its limits.
 func (s *server) newWebServer() *http.Server {
 	return &http.Server{
-		Handler:           withGzip(s),
+		Handler:           s,
 		ReadHeaderTimeout: 10 * time.Second,
 		ReadTimeout:       time.Minute,
 		WriteTimeout:      maxWait + time.Minute,

@@ -204,6 +204,9 @@ func (s *server) serveRoute(w *responseWriter, r *http.Request) {
 		r.URL.Path = stacPath
 	}
 
+	if isRead(r) && acceptsGzip(r.Header.Get("Accept-Encoding")) {
+		w.zip = s.core.zip
+	}
 	s.mux.ServeHTTP(w, r)
 	if w.routed {
 		return
