@@ -2,8 +2,8 @@ package main
 
 import (
 	"context"
+	_ "embed"
 	"fmt"
-	"io"
 	"net/url"
 	"regexp"
 	"slices"
@@ -14,10 +14,31 @@ import (
 // command is a row of the table of commands.
 type command struct {
 	name string // one word or two
-	args string // the names and options that it takes, as "cairn help" shows them: see arguments
 	need need
 	do   action
-	help string
+}
+
+// usageText is what "cairn help" prints about each command: the names and options that it takes,
+// and what it does.
+//
+//go:embed cmd_usage.txt
+var usageText string
+
+// usage returns the text about a command, and its names and options: "NAME" is a name that has to
+// be given, "[NAME]" one that may be left out, and "NAME..." one or more. "--option VALUE" takes a
+// value, and "[--option]" none.
+func (c command) usage() (text, args string) {
+	entry := regexp.MustCompile(`(?m)^  ` + c.name + `( .*)?\n(   .*\n)*`)
+	text = entry.FindString(usageText)
+
+	// Two blanks stand before what the command does.
+	for line := range strings.Lines(text) {
+		left, _, _ := strings.Cut(strings.TrimSpace(line), "  ")
+		if !strings.HasPrefix(line, strings.Repeat(" ", 35)) {
+			args += " " + left
+		}
+	}
+	return text, strings.TrimPrefix(args, " "+c.name)
 }
 
 // action runs a command.
@@ -38,281 +59,74 @@ const (
 // serve and restore may run while the service runs.
 func commands() []command {
 	return []command{
-		{
-			"serve", "",
-			needSettings, serveCommand,
-			"run the service",
-		},
-		{
-			"migrate", "",
-			needDatabase, migrateCommand,
-			"bring the database's schema up to date",
-		},
+		{"serve", needSettings, serveCommand},
+		{"migrate", needDatabase, migrateCommand},
 
+		{"user create", needDatabase, createUserCommand},
+		{"user list", needDatabase, calls("GET /users?limit=500", "limit", userLine)},
+		{"user show", needDatabase, calls("GET /users/{id}", "", userLine)},
+		{"user disable", needDatabase, calls("PATCH /users/{id}?status=disabled", "status", userLine)},
+		{"user enable", needDatabase, calls("PATCH /users/{id}?status=active", "status", userLine)},
+		{"user delete", needDatabase, deleteUserCommand},
+		{"user set-roles", needDatabase, calls("PUT /users/{id}/roles", "roles,", userLine)},
+		{"user reset-password", needDatabase, resetPasswordCommand},
+		{"user reset-totp", needDatabase, calls("DELETE /users/{id}/totp", "", "$username has no second factor now")},
+		{"user unlock", needDatabase, withKeys(unlockUserCommand)},
 		{
-			"user create", "NAME [--role ROLE] [--email ADDRESS] [--display-name TEXT] [--json]",
-			needDatabase, createUserCommand,
-			"create a user, with the role member unless another is given; " +
-				"the password is read from the terminal or the first line of standard input",
+			"user end-sessions", needDatabase,
+			calls("DELETE /users/{id}/sessions", "", "ended all sessions of $username"),
 		},
-		{
-			"user list", "[--json]",
-			needDatabase, calls("GET /users?limit=500", "limit", userLine),
-			"list the users: name, status, roles",
-		},
-		{
-			"user show", "NAME [--json]",
-			needDatabase, calls("GET /users/{id}", "", userLine),
-			"show a user",
-		},
-		{
-			"user disable", "NAME [--json]",
-			needDatabase, calls("PATCH /users/{id}?status=disabled", "status", userLine),
-			"keep a user out",
-		},
-		{
-			"user enable", "NAME [--json]",
-			needDatabase, calls("PATCH /users/{id}?status=active", "status", userLine),
-			"let a user in: one that is pending or was disabled",
-		},
-		{
-			"user delete", "NAME [--json]",
-			needDatabase, deleteUserCommand,
-			"delete a user, after a question on a terminal; the name is never used again",
-		},
-		{
-			"user set-roles", "NAME ROLE,... [--json]",
-			needDatabase, calls("PUT /users/{id}/roles", "roles,", userLine),
-			"replace a user's roles",
-		},
-		{
-			"user reset-password", "NAME [--json]",
-			needDatabase, resetPasswordCommand,
-			"print a one-use token, or a link with it, that sets a new password",
-		},
-		{
-			"user reset-totp", "NAME [--json]",
-			needDatabase, calls("DELETE /users/{id}/totp", "", "$username has no second factor now"),
-			"remove a user's second factor",
-		},
-		{
-			"user unlock", "NAME [--json]",
-			needDatabase, withKeys(unlockUserCommand),
-			"clear the failed logins to a user's account, so that every network may try again at once",
-		},
-		{
-			"user end-sessions", "NAME [--json]",
-			needDatabase, calls("DELETE /users/{id}/sessions", "", "ended all sessions of $username"),
-			"end a user's sessions",
-		},
-		{
-			"user revoke", "NAME [--json]",
-			needDatabase, onUser("user.revoke", "ended all sessions and tokens of %s", revokeCredentials),
-			"end all sessions and tokens of a user",
-		},
+		{"user revoke", needDatabase, onUser("user.revoke", "ended all sessions and tokens of %s", revokeCredentials)},
 
-		{
-			"role list", "[--json]",
-			needDatabase, calls("GET /roles?limit=500", "limit", roleLine),
-			"list the roles: name, permissions, description",
-		},
-		{
-			"role create", "NAME [--permissions P,...] [--description TEXT] [--json]",
-			needDatabase, calls("POST /roles?permissions=", "name* permissions, description*", roleLine),
-			"create a role",
-		},
-		{
-			"role edit", "NAME [--permissions P,...] [--description TEXT] [--json]",
-			needDatabase, calls("PATCH /roles/{id}", "permissions, description*", roleLine),
-			"change a role",
-		},
-		{
-			"role delete", "NAME [--reassign ROLE]",
-			needDatabase, calls("DELETE /roles/{id}", "reassign*", ""),
-			"delete a role that no user has, or give its users another",
-		},
+		{"role list", needDatabase, calls("GET /roles?limit=500", "limit", roleLine)},
+		{"role create", needDatabase, calls("POST /roles?permissions=", "name* permissions, description*", roleLine)},
+		{"role edit", needDatabase, calls("PATCH /roles/{id}", "permissions, description*", roleLine)},
+		{"role delete", needDatabase, calls("DELETE /roles/{id}", "reassign*", "")},
 
-		{
-			"audit verify", "[--head HEAD]",
-			needDatabase, withKeys(verifyAuditCommand),
-			"compare the audit log with its seals; record breaks that it does not tell of yet, and fail",
-		},
-		{
-			"audit prune", "--before DATE",
-			needDatabase, withKeys(pruneAuditCommand),
-			"delete the audit log's rows from before a day, such as 2026-01-31",
-		},
+		{"audit verify", needDatabase, withKeys(verifyAuditCommand)},
+		{"audit prune", needDatabase, withKeys(pruneAuditCommand)},
 
+		{"message send", needDatabase, sendMessageCommand},
 		{
-			"message send",
-			"TITLE [--severity S] [--roles R,...] [--publish-at TIME] [--expires-at TIME] [--include-new-users]",
-			needDatabase, sendMessageCommand,
-			"publish a message; standard input is its text; S is info, warning or critical, " +
-				"TIME 2026-01-31T12:00:00Z",
-		},
-		{
-			"message list", "[--json]",
-			needDatabase, calls("GET /system-messages?limit=500&newest=", "limit",
+			"message list", needDatabase,
+			calls("GET /system-messages?limit=500&newest=", "limit",
 				"$id\t${publish_at:.19}Z\t$state\t$severity\t$title"),
-			"list the newest messages",
 		},
-		{
-			"message retract", "ID",
-			needDatabase, calls("DELETE /system-messages/{id}", "", ""),
-			"retract a message",
-		},
+		{"message retract", needDatabase, calls("DELETE /system-messages/{id}", "", "")},
 
+		{"token create", needDatabase, createTokenCommand},
 		{
-			"token create", "USER NAME --permissions P,... [--days N] [--role ROLE]",
-			needDatabase, createTokenCommand,
-			"create an API token for 90 days, or N, and print its secret; " +
-				"an unknown user is created as a service account, without a password, " +
-				"with the role member or ROLE",
-		},
-		{
-			"token list", "USER [--json]",
-			needDatabase, calls("GET /users/{id}/tokens?limit=500", "limit",
+			"token list", needDatabase,
+			calls("GET /users/{id}/tokens?limit=500", "limit",
 				"$name\t$permissions\tuntil ${expires_at:.10}"),
-			"list a user's API tokens",
 		},
-		{
-			"token revoke", "USER NAME",
-			needDatabase, calls("DELETE /users/{id}/tokens/{token}", "", "ended API token $1 of $0"),
-			"end an API token",
-		},
+		{"token revoke", needDatabase, calls("DELETE /users/{id}/tokens/{token}", "", "ended API token $1 of $0")},
 
-		{
-			"keys list", "[--json]",
-			needSettings, withKeys(listKeysCommand),
-			"list the signing keys",
-		},
-		{
-			"keys add", "",
-			needSettings, withKeys(addKeyCommand),
-			"add a signing key, which only verifies at first",
-		},
-		{
-			"keys promote", "KID",
-			needSettings, withKeys(promoteKeyCommand),
-			"sign with a key from now on",
-		},
-		{
-			"keys prune", "",
-			needDatabase, withKeys(pruneKeys),
-			"remove the keys that nothing needs any more",
-		},
+		{"keys list", needSettings, withKeys(listKeysCommand)},
+		{"keys add", needSettings, withKeys(addKeyCommand)},
+		{"keys promote", needSettings, withKeys(promoteKeyCommand)},
+		{"keys prune", needDatabase, withKeys(pruneKeys)},
 
-		{
-			"dataset add",
-			"PATH [--name NAME] [--requires PERMISSION] [--crs CODE] [--vertical-crs CODE]",
-			needDatabase, addDatasetCommand,
-			"register a directory of elevation files and analyse it; CODE is for files that name no CRS",
-		},
-		{
-			"dataset create", "NAME PATH [--requires PERMISSION]",
-			needDatabase, createDatasetCommand,
-			"register a directory without an analysis; a relative path is below the first dataset root",
-		},
-		{
-			"dataset set",
-			"DATASET [--name NAME] [--description TEXT] [--about FILE] [--requires PERMISSION] " +
-				"[--crs CODE] [--vertical-crs CODE] [--folder FOLDER] " +
-				"[--notify none|draft|publish] [--json]",
-			needDatabase, setDatasetCommand,
-			"change a dataset; FILE has JSON: title, license, providers, keywords and more; " +
-				"with --requires only holders of the permission see it, " +
-				"with an empty one all who may read datasets; " +
-				"CODE, such as EPSG:2154, is for files below FOLDER, or anywhere, that name no CRS; " +
-				"an empty one sets none; " +
-				"--notify announces new findings and a missing directory",
-		},
-		{
-			"dataset list", "[--json]",
-			needDatabase, listDatasetsCommand,
-			"list the datasets: id, name, directory, state of the last analysis",
-		},
-		{
-			"dataset analyze", "DATASET [--wait] [--force] [--checksums] [--heights]",
-			needDatabase, analyzeCommand,
-			"start an analysis or, with --wait, join the one that runs and wait for its end; " +
-				"--force removes the rows of files that are gone, even if most are; " +
-				"--checksums compares the files with the lists of checksums beside and above them; " +
-				"--heights reads the heights of the files that are new or changed",
-		},
-		{
-			"dataset expect",
-			"DATASET [--crs CRS] [--vertical-crs CRS] [--posting SIZE] [--sample-type TYPE] " +
-				"[--nodata VALUE] [--width PIXELS] [--height PIXELS] [--name PATTERN] " +
-				"[--boundary FILE]",
-			needDatabase, expectCommand,
-			"print what the files should be or, with options, change it and check them; " +
-				"FILE is GeoJSON; an empty value takes back what was expected",
-		},
-		{
-			"dataset remove", "DATASET",
-			needDatabase, removeDatasetCommand,
-			"forget a dataset, after a question on a terminal; its files stay",
-		},
-		{
-			"report", "DATASET",
-			needDatabase, reportCommand,
-			"print the problems of a dataset's files",
-		},
-		{
-			"compare", "DATASET OTHER",
-			needDatabase, compareCommand,
-			"compare a dataset with another, such as a new delivery with the old one, cell by cell",
-		},
-		{
-			"vrt", "DATASET [--crs CRS] [--resolution SIZE]",
-			needDatabase, vrtCommand,
-			"print a GDAL VRT of a dataset's rasters; if they have several CRSs or pixel sizes, name one",
-		},
+		{"dataset add", needDatabase, addDatasetCommand},
+		{"dataset create", needDatabase, createDatasetCommand},
+		{"dataset set", needDatabase, setDatasetCommand},
+		{"dataset list", needDatabase, listDatasetsCommand},
+		{"dataset analyze", needDatabase, analyzeCommand},
+		{"dataset expect", needDatabase, expectCommand},
+		{"dataset remove", needDatabase, removeDatasetCommand},
+		{"report", needDatabase, reportCommand},
+		{"compare", needDatabase, compareCommand},
+		{"vrt", needDatabase, vrtCommand},
 
-		{
-			"backup", "FILE",
-			needDatabase, backupCommand,
-			"write the database to a file; the key file is not included",
-		},
-		{
-			"restore", "FILE [--keep-tokens]",
-			needOwner, restoreCommand,
-			"replace the database's content with a backup and end all sessions and API tokens; " +
-				"the service must be stopped",
-		},
+		{"backup", needDatabase, backupCommand},
+		{"restore", needOwner, restoreCommand},
 
-		{
-			"routes", "[--json]",
-			needNothing, routesCommand,
-			"print every route and who may call it",
-		},
-		{
-			"bbox", "PATH... [--root DIR] [--heights]",
-			needNothing, printExtents,
-			"print the extents of elevation files, one JSON object per line; needs no database; " +
-				"with --heights read all samples and print minimum, maximum, mean, deviation and more",
-		},
-		{
-			"crs", "CODE [LON LAT] [--inverse]",
-			needNothing, printCRS,
-			"describe the CRS of an EPSG code, or convert degrees to its coordinates, " +
-				"or with --inverse its X Y to degrees",
-		},
-		{
-			"config check", "",
-			needSettings, checkConfig,
-			"print the settings in force",
-		},
-		{
-			"help", "[COMMAND...]",
-			needNothing, helpCommand,
-			"print this, or about one command",
-		},
-		{
-			"version", "",
-			needNothing, versionCommand,
-			"print the version, the commit and its date",
-		},
+		{"routes", needNothing, routesCommand},
+		{"bbox", needNothing, printExtents},
+		{"crs", needNothing, printCRS},
+		{"config check", needSettings, checkConfig},
+		{"help", needNothing, helpCommand},
+		{"version", needNothing, versionCommand},
 	}
 }
 
@@ -369,7 +183,8 @@ func findCommand(args []string) (c command, rest []string, err error) {
 // parse reads the arguments of a command. Names and options may come in any order; after "--" there
 // are only names.
 func (c command) parse(args []string) (names []string, options url.Values, err error) {
-	known := " " + strings.ReplaceAll(c.args, "[", "")
+	_, takes := c.usage()
+	known := strings.ReplaceAll(takes, "[", "")
 
 	options = url.Values{}
 	for len(args) > 0 {
@@ -404,7 +219,7 @@ func (c command) parse(args []string) (names []string, options url.Values, err e
 		field := strings.ReplaceAll(name[2:], "-", "_")
 		options.Set(field, value)
 	}
-	return names, options, c.checkArguments(names, options)
+	return names, options, c.checkArguments(takes, names, options)
 }
 
 // What stands in the args of a command: options, with what they take and perhaps in brackets; the
@@ -418,9 +233,9 @@ var (
 
 // checkArguments returns an error if a required argument is missing, or if there are more names
 // than the command takes.
-func (c command) checkArguments(names []string, options url.Values) error {
+func (c command) checkArguments(takes string, names []string, options url.Values) error {
 	// Names in brackets may be left out.
-	words := optionParts.ReplaceAllString(c.args, "")
+	words := optionParts.ReplaceAllString(takes, "")
 	words, others, _ := strings.Cut(words, "[")
 	required := strings.Fields(words)
 	if len(names) < len(required) {
@@ -428,11 +243,11 @@ func (c command) checkArguments(names []string, options url.Values) error {
 	}
 
 	most := len(required) + len(strings.Fields(others))
-	if len(names) > most && !repeatedName.MatchString(c.args) {
+	if len(names) > most && !repeatedName.MatchString(takes) {
 		return c.wrongUsage("unexpected argument %q", names[most])
 	}
 
-	for _, option := range requiredOptions.FindAllStringSubmatch(c.args, -1) {
+	for _, option := range requiredOptions.FindAllStringSubmatch(takes, -1) {
 		if !options.Has(option[2]) {
 			return c.wrongUsage("--%s is missing", option[2])
 		}
@@ -463,7 +278,8 @@ func helpCommand(_ context.Context, o invocation) error {
 
 	fmt.Fprint(o.stdout, "usage: cairn COMMAND [ARGUMENTS]\n\n")
 	for _, c := range found {
-		c.print(o.stdout)
+		text, _ := c.usage()
+		fmt.Fprint(o.stdout, text)
 	}
 	if topic == "" {
 		fmt.Fprint(o.stdout, "\nExit status: 0 done, 1 failed, 2 wrong usage, 3 a report has findings,\n"+
@@ -471,32 +287,4 @@ func helpCommand(_ context.Context, o invocation) error {
 			"Settings are environment variables; docs/settings.md has the table.\n")
 	}
 	return nil
-}
-
-// print writes the command with its arguments, and its help from column 35 on.
-func (c command) print(w io.Writer) {
-	const column = 35
-	const width = 80
-	indent := strings.Repeat(" ", column)
-
-	left := "  " + strings.Join(fold(c.name+" "+c.args, width-10), "\n"+indent[:10])
-	if len(left) > column-2 {
-		left += "\n" + indent
-	}
-
-	help := strings.Join(fold(c.help, width-column), "\n"+indent)
-	fmt.Fprintf(w, "%-*s%s\n", column, left, help)
-}
-
-// fold breaks a text at blanks into lines of at most width bytes.
-func fold(text string, width int) (lines []string) {
-	for _, word := range strings.Fields(text) {
-		last := len(lines) - 1
-		if last < 0 || len(lines[last])+1+len(word) > width {
-			lines = append(lines, word)
-		} else {
-			lines[last] += " " + word
-		}
-	}
-	return lines
 }
