@@ -2,7 +2,6 @@ package main
 
 import (
 	"slices"
-	"time"
 )
 
 // maxHomeDatasets is how many datasets the home page shows, the worst first.
@@ -112,16 +111,11 @@ func (c *console) accountPage(api *apiReader) *page {
 	return &page{
 		Template: "account",
 		Title:    "Your account",
-		Data: struct {
-			Sessions []sessionView
-			Tokens   []apiToken
-			Holds    []string
-			Expires  *time.Time // the default end of a new API token
-		}{
-			getAll[sessionView](api, "/api/v1/auth/sessions"),
-			getAll[apiToken](api, "/api/v1/auth/tokens"),
-			principalOf(api.r).permissions,
-			&expires,
+		Data: map[string]any{
+			"Sessions": getAll[sessionView](api, "/api/v1/auth/sessions"),
+			"Tokens":   getAll[apiToken](api, "/api/v1/auth/tokens"),
+			"Holds":    principalOf(api.r).permissions,
+			"Expires":  &expires, // the default end of a new API token
 		},
 	}
 }
@@ -142,16 +136,11 @@ func (c *console) loginPage(api *apiReader) *page {
 	return &page{
 		Template: "login",
 		Title:    "Sign in",
-		Data: struct {
-			Next         string
-			IsNew        bool
-			Registration bool
-			Approval     bool
-		}{
-			safeNext(api.r.URL.Query().Get("next"), c.core.cfg.baseURL),
-			isNew,
-			c.core.cfg.registration != registrationClosed,
-			c.core.cfg.registration == registrationApproval,
+		Data: map[string]any{
+			"Next":         safeNext(api.r.URL.Query().Get("next"), c.core.cfg.baseURL),
+			"IsNew":        isNew,
+			"Registration": c.core.cfg.registration != registrationClosed,
+			"Approval":     c.core.cfg.registration == registrationApproval,
 		},
 	}
 }

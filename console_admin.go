@@ -120,14 +120,10 @@ func (c *console) usersPage(api *apiReader) *page {
 	return &page{
 		Template: "users",
 		Title:    "Users",
-		Data: struct {
-			Users    []user
-			AllRoles []string
-			Member   []string // the roles that a new user has
-		}{
-			getPage[user](api, "/api/v1/users"),
-			api.roleNames(),
-			[]string{memberRole},
+		Data: map[string]any{
+			"Users":    getPage[user](api, "/api/v1/users"),
+			"AllRoles": api.roleNames(),
+			"Member":   []string{memberRole}, // the roles that a new user has
 		},
 	}
 }
@@ -161,12 +157,9 @@ func (c *console) rolesPage(api *apiReader) *page {
 		Template: "roles",
 		Title:    "Roles and permissions",
 		Path:     "/roles",
-		Data: struct {
-			Roles       []role
-			Permissions []permissionView
-		}{
-			getPage[role](api, "/api/v1/roles"),
-			get[listOf[permissionView]](api, "/api/v1/permissions", "").Items,
+		Data: map[string]any{
+			"Roles":       getPage[role](api, "/api/v1/roles"),
+			"Permissions": get[listOf[permissionView]](api, "/api/v1/permissions", "").Items,
 		},
 	}
 }
@@ -176,12 +169,9 @@ func (c *console) auditPage(api *apiReader) *page {
 	return &page{
 		Template: "audit",
 		Title:    "Audit log",
-		Data: struct {
-			Rows    []auditRow
-			Actions []string
-		}{
-			getPage[auditRow](api, "/api/v1/audit"),
-			slices.Sorted(slices.Values(auditActions())),
+		Data: map[string]any{
+			"Rows":    getPage[auditRow](api, "/api/v1/audit"),
+			"Actions": slices.Sorted(slices.Values(auditActions())),
 		},
 	}
 }

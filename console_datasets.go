@@ -18,14 +18,10 @@ func (c *console) datasetsPage(api *apiReader) *page {
 	return &page{
 		Template: "datasets",
 		Title:    "Datasets",
-		Data: struct {
-			List  []datasetDetails
-			Roots string
-			First string // of the roots
-		}{
-			api.addAnalyses(getPage[datasetItem](api, "/api/v1/datasets")),
-			strings.Join(roots, " or "),
-			roots[0],
+		Data: map[string]any{
+			"List":  api.addAnalyses(getPage[datasetItem](api, "/api/v1/datasets")),
+			"Roots": strings.Join(roots, " or "),
+			"First": roots[0],
 		},
 	}
 }
@@ -242,14 +238,10 @@ func (c *console) filesPage(api *apiReader) *page {
 	return &page{
 		Template: "files",
 		Title:    title,
-		Data: struct {
-			Dataset  string // the id in the path, or ""
-			List     []datasetFile
-			Statuses []string
-		}{
-			api.r.PathValue("id"),
-			getPage[datasetFile](api, path),
-			fileStatuses(),
+		Data: map[string]any{
+			"Dataset":  api.r.PathValue("id"), // or ""
+			"List":     getPage[datasetFile](api, path),
+			"Statuses": fileStatuses(),
 		},
 	}
 }

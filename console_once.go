@@ -225,10 +225,7 @@ func (c *console) afterSignIn(w http.ResponseWriter, r *http.Request, f url.Valu
 		return &page{
 			Template: "kept-form",
 			Title:    "Send your form",
-			Data: struct {
-				Username, Path string
-				Fields         url.Values
-			}{username, next, kept},
+			Data:     map[string]any{"Username": username, "Path": next, "Fields": kept},
 		}
 	})
 	return show(w, r)
