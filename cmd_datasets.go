@@ -439,9 +439,11 @@ func reportCommand(ctx context.Context, o invocation) error {
 		return err
 	}
 
-	out := bufio.NewWriter(o.stdout)
-	report.print(out)
-	err = out.Flush()
+	text, err := report.text()
+	if err != nil {
+		return err
+	}
+	_, err = o.stdout.Write(text)
 	if err != nil {
 		return err
 	}

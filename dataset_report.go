@@ -2,15 +2,14 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"net/http"
 	"strconv"
 	"strings"
+	"text/template"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -105,9 +104,11 @@ func (c *catalogue) getReport(w http.ResponseWriter, r *http.Request) error {
 		return writeJSON(w, http.StatusOK, report)
 	}
 
-	var text bytes.Buffer
-	report.print(&text)
-	return writeBytes(w, http.StatusOK, "text/plain; charset=utf-8", text.Bytes())
+	text, err := report.text()
+	if err != nil {
+		return err
+	}
+	return writeBytes(w, http.StatusOK, "text/plain; charset=utf-8", text)
 }
 
 // getGaps answers GET /api/v1/datasets/{id}/gaps.geojson with the missing tiles.
@@ -151,79 +152,78 @@ func writeGaps(w http.ResponseWriter, r *http.Request, d dataset, grids []tileGr
 	})
 }
 
-// print writes the report as text for a terminal: the verdict in two lines, the second for scripts,
-// what has happened since, the findings, what is there, and what was not examined.
-func (report folderReport) print(w io.Writer) {
-	w = terminalWriter{w}
-	fmt.Fprintln(w, report.Summary)
+// reportTemplate is the report as text: the verdict in two lines, the second for scripts, what has
+// happened since, the expectation, the findings, what is there, and what was not examined.
+const reportTemplate = `{{.Summary}}
+{{if eq .Verdict "findings"}}{{len .Findings}} finding{{if ne (len .Findings) 1}}s{{end}}
+{{- else if eq .Verdict "no_findings"}}no findings
+{{- else if eq .Verdict "nothing_located"}}no file located
+{{- else}}not checked
+{{- end}}: dataset {{.Dataset}}, {{plural .Files "file"}}
+{{- with .AnalyzedAt}}, analysed {{.UTC.Format "2006-01-02 15:04 UTC"}}{{end}}
+{{with .Running}}an analysis is {{.}} now
+{{end}}
 
-	// The second line is for scripts.
-	found := map[string]string{
-		notChecked:     "not checked",
-		hasFindings:    plural(int64(len(report.Findings)), "finding"),
-		nothingLocated: "no file located",
-		hasNoFindings:  "no findings",
-	}[report.Verdict]
-	fmt.Fprintf(w, "%s: dataset %s, %s", found, report.Dataset, plural(report.Files, "file"))
-	if report.AnalyzedAt != nil {
-		fmt.Fprintf(w, ", analysed %s", report.AnalyzedAt.UTC().Format("2006-01-02 15:04 UTC"))
+{{- if .Expected}}
+EXPECTED
+{{end}}
+{{- range .Expected}}  {{if .Passed}}pass{{else}}fail{{end}}: {{.Name}} {{.Expected}}: {{.Detail}}
+{{end}}
+
+{{- $severity := ""}}
+{{- range .Findings}}
+{{- if ne .Severity $severity}}
+{{$severity = .Severity}}{{upper .Severity}}S
+{{end}}
+{{.Code}}: {{.Detail}} ({{.Total}}{{with valueOr .New 0}}, {{.}} new{{end}})
+{{range .Files}}  {{line .Path}}: {{line .Detail}}
+{{end}}
+{{- range .Tiles}}  {{line .String}}
+{{end}}
+{{- if .More}}  and {{.More}} more: {{.All}}
+{{end}}
+{{- end}}
+
+{{- if .Contents}}
+{{end}}
+{{- range .Grids}}
+{{- $unit := unit .CRS -}}
+grid: {{plural .Tiles "tile"}} of {{or .CRS "no CRS"}}
+{{- printf ", %.7g%s by %.7g%s" .East $unit .North $unit}}
+{{- printf " from %.8g%s, %.8g%s" .X $unit .Y $unit}}
+{{- printf ", pixels of %.4g%s by %.4g%s" .DX $unit .DY $unit}}
+{{end}}
+{{- range .Contents}}{{.Attribute}}: {{.Values}}
+{{end}}
+{{- if .Covered}}covered: about {{printf "%.3g" .Covered}} km²
+{{end}}
+{{- with .Checksums}}checksums: {{.Compared}} of {{plural .Listed "listed file"}} compared; {{plural .Unlisted "other file"}} not listed
+{{end}}
+{{- range .Accepted}}accepted: {{.Code}} ({{.Total}})
+{{end}}
+{{range .NotExamined}}{{.}}
+{{end}}`
+
+// text returns the report as text for a terminal.
+func (report folderReport) text() ([]byte, error) {
+	parsed, err := template.New("report").Funcs(template.FuncMap{
+		"line":    strings.NewReplacer("\n", " ").Replace,
+		"plural":  plural,
+		"unit":    unitOfCRS,
+		"upper":   strings.ToUpper,
+		"valueOr": valueOr[int64],
+	}).Parse(reportTemplate)
+	if err != nil {
+		return nil, err
 	}
 
-	fmt.Fprintln(w)
-
-	if report.Running != nil {
-		fmt.Fprintf(w, "an analysis is %s now\n", *report.Running)
-	}
-
-	// The expectation line by line, each with pass or fail.
-	if len(report.Expected) > 0 {
-		fmt.Fprintln(w, "\nEXPECTED")
-	}
-	for _, line := range report.Expected {
-		result := map[bool]string{true: "pass", false: "fail"}[line.Passed]
-		fmt.Fprintf(w, "  %s: %s %s: %s\n", result, line.Name, line.Expected, line.Detail)
-	}
-
-	// The findings, with a heading for each severity.
-	severity := ""
-	for _, f := range report.Findings {
-		if f.Severity != severity {
-			severity = f.Severity
-			fmt.Fprintf(w, "\n%s\n", strings.ToUpper(severity+"s"))
-		}
-		f.print(w)
-	}
-
-	report.printContents(w)
-
-	fmt.Fprintln(w)
-	for _, text := range report.NotExamined {
-		fmt.Fprintln(w, text)
-	}
+	var text bytes.Buffer
+	err = parsed.Execute(terminalWriter{&text}, report)
+	return text.Bytes(), err
 }
 
-// print writes a finding with its first files or tiles.
-func (f finding) print(w io.Writer) {
-	number := strconv.FormatInt(f.Total, 10)
-	if f.New != nil && *f.New > 0 {
-		number += fmt.Sprintf(", %d new", *f.New)
-	}
-
-	fmt.Fprintf(w, "\n%s: %s (%s)\n", f.Code, f.Detail, number)
-
-	clean := func(text string) string { return strings.ReplaceAll(text, "\n", " ") }
-	for _, file := range f.Files {
-		fmt.Fprintf(w, "  %s: %s\n", clean(file.Path), clean(file.Detail))
-	}
-
-	for _, tile := range f.Tiles {
-		fmt.Fprintf(w, "  %s\n", clean(tile.String()))
-	}
-
-	if rest := f.Total - int64(len(f.Files)+len(f.Tiles)); rest > 0 {
-		fmt.Fprintf(w, "  and %d more: %s\n", rest, f.All)
-	}
-}
+// More returns how many findings have neither a file nor a tile here.
+func (f finding) More() int64 { return max(0, f.Total-int64(len(f.Files)+len(f.Tiles))) }
 
 // String returns the tile's expected path, its place, and what is wrong with the file of that path.
 func (tile missingTile) String() (text string) {
@@ -242,40 +242,6 @@ func (tile missingTile) String() (text string) {
 	}
 
 	return text
-}
-
-// printContents writes what is there: grids, the values of attributes, and what was accepted.
-func (report folderReport) printContents(w io.Writer) {
-	if len(report.Contents) > 0 {
-		fmt.Fprintln(w)
-	}
-
-	for _, g := range report.Grids {
-		unit := unitOfCRS(g.CRS)
-		fmt.Fprintf(w, "grid: %s of %s, %.7g%s by %.7g%s from %.8g%s, %.8g%s, pixels of %.4g%s by %.4g%s\n",
-			plural(g.Tiles, "tile"),
-			cmp.Or(g.CRS, "no CRS"),
-			g.East, unit, g.North, unit,
-			g.X, unit, g.Y, unit,
-			g.DX, unit, g.DY, unit)
-	}
-
-	for _, c := range report.Contents {
-		fmt.Fprintf(w, "%s: %s\n", c.Attribute, c.Values)
-	}
-
-	if report.Covered > 0 {
-		fmt.Fprintf(w, "covered: about %.3g km²\n", report.Covered)
-	}
-
-	if c := report.Checksums; c != nil {
-		fmt.Fprintf(w, "checksums: %d of %s compared; %s not listed\n",
-			c.Compared, plural(c.Listed, "listed file"), plural(c.Unlisted, "other file"))
-	}
-
-	for _, a := range report.Accepted {
-		fmt.Fprintf(w, "accepted: %s (%d)\n", a.Code, a.Total)
-	}
 }
 
 // plural returns a number of things: "1 file", "2 files".
