@@ -213,11 +213,8 @@ func (a *analyzer) listAnalyses(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	page := func(before []string, limit int) ([]analysis, error) {
-		return listAnalyses(r.Context(), a.core.db, d.ID, before[0], limit)
-	}
 	key := func(found analysis) []string { return []string{strconv.FormatInt(found.ID, 10)} }
-	return writeList(a.core, w, r, []string{newestAnalysis}, page, key)
+	return writeRows(a.core, w, r, []string{lastAnalysisID}, key, "list analyses", analysesBefore, d.ID)
 }
 
 // getAnalysis answers GET …/analyses/{analysis}. With wait=30s it first waits up to 30 seconds
@@ -297,7 +294,7 @@ func (a *analyzer) listChanges(w http.ResponseWriter, r *http.Request) error {
 	const query = `
 		SELECT path, change
 		FROM analysis_changes
-		WHERE analysis_id = $1 AND path > $2 AND ($3::text IS NULL OR change = $3)
+		WHERE analysis_id = $1 AND path > $3 AND ($2::text IS NULL OR change = $2)
 		ORDER BY path
 		LIMIT $4`
 
@@ -316,11 +313,8 @@ func (a *analyzer) listChanges(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	page := func(after []string, limit int) ([]fileChange, error) {
-		return collect[fileChange](r.Context(), a.core.db, "list changes", query, found.ID, after[0], change, limit)
-	}
 	key := func(f fileChange) []string { return []string{f.Path} }
-	return writeList(a.core, w, r, []string{""}, page, key)
+	return writeRows(a.core, w, r, []string{""}, key, "list changes", query, found.ID, change)
 }
 
 // cancelAnalysis answers DELETE …/analyses/{analysis}. Rows that have been stored stay.
@@ -375,18 +369,20 @@ func runningAnalysis(ctx context.Context, q querier, datasetID int64) (int64, er
 	return scalar[int64](ctx, q, "get running analysis", query, datasetID)
 }
 
-// newestAnalysis is greater than the id of any analysis.
-const newestAnalysis = "9223372036854775807"
+// lastAnalysisID is greater than the id of any analysis.
+const lastAnalysisID = "9223372036854775807"
 
-// listAnalyses returns a dataset's analyses with ids less than before, the newest first.
-func listAnalyses(ctx context.Context, q querier, datasetID int64, before string, limit int) ([]analysis, error) {
-	const query = `
-		SELECT ` + analysisColumns + `
-		FROM analyses a
-		WHERE a.dataset_id = $1 AND a.id < $2::text::bigint
-		ORDER BY a.id DESC
-		LIMIT $3`
-	return collect[analysis](ctx, q, "list analyses", query, datasetID, before, limit)
+// analysesBefore is SQL for $3 analyses of dataset $1 with ids less than $2, the newest first.
+const analysesBefore = `
+	SELECT ` + analysisColumns + `
+	FROM analyses a
+	WHERE a.dataset_id = $1 AND a.id < $2::text::bigint
+	ORDER BY a.id DESC
+	LIMIT $3`
+
+// newestAnalysis returns the newest analysis of a dataset. If there is none, its id is 0.
+func newestAnalysis(ctx context.Context, q querier, datasetID int64) (analysis, error) {
+	return collectOne[analysis](ctx, q, nil, "get newest analysis", analysesBefore, datasetID, lastAnalysisID, 1)
 }
 
 // changeAnalysis runs do in a transaction with the advisory lock of an analysis. Transactions that

@@ -17,8 +17,11 @@ func TestCleanText(t *testing.T) {
 func TestTerminalText(t *testing.T) {
 	t.Parallel()
 	const name = "a\x1b[31m\u009b2J\x7f\r\x00\u202egpj\u2066\u2069\u200f\u061c\u2028\xff\x9bé日.tif"
-	var report, row bytes.Buffer
-	folderReport{Findings: []finding{{Code: "unreadable", Total: 1, Files: []findingFile{{Path: name, Detail: name + "\n0 findings"}}}}}.print(&report)
+	var row bytes.Buffer
+	report, err := folderReport{Findings: []finding{{Code: "unreadable", Total: 1, Files: []findingFile{{Path: name, Detail: name + "\n0 findings"}}}}}.text()
+	if err != nil {
+		t.Error(err)
+	}
 	if n, err := (terminalWriter{&row}).Write([]byte(name)); n != len(name) || err != nil {
 		t.Error(n, err)
 	}
@@ -26,12 +29,12 @@ func TestTerminalText(t *testing.T) {
 	if row.String() != want {
 		t.Errorf("got  %s\nwant %s", row.String(), want)
 	}
-	for _, text := range []string{report.String(), row.String()} {
+	for _, text := range []string{string(report), row.String()} {
 		if strings.ContainsFunc(text, func(r rune) bool { return isUnsafe(r) && r != '\n' || r == '\ufffd' }) {
 			t.Errorf("%q", text)
 		}
 	}
-	if strings.Contains(report.String(), "\n0 findings") {
-		t.Errorf("a detail made a line of its own: %s", report.String())
+	if strings.Contains(string(report), "\n0 findings") {
+		t.Errorf("a detail made a line of its own: %s", string(report))
 	}
 }

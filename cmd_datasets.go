@@ -85,7 +85,7 @@ func setDatasetCommand(ctx context.Context, o invocation) error {
 	}
 
 	// Wait for the analysis that places the files.
-	a, err := newestAnalysisOf(ctx, o.db, d)
+	a, err := newestAnalysis(ctx, o.db, d.ID)
 	runs, errRuns := anyInstanceLives(ctx, o.db)
 	err = errors.Join(err, errRuns)
 	isQueued := a.ID != 0 && a.FinishedAt == nil
@@ -217,7 +217,7 @@ func listDatasetsCommand(ctx context.Context, o invocation) error {
 	}
 
 	for _, d := range datasets {
-		a, err := newestAnalysisOf(ctx, o.db, d)
+		a, err := newestAnalysis(ctx, o.db, d.ID)
 		state := cmp.Or(a.State, "never analysed")
 		err = o.print(err, d, "%d\t%s\t%s\t%s",
 			d.ID, d.Name, d.Path, state)
@@ -251,7 +251,7 @@ func (o invocation) analyze(ctx context.Context, d dataset, wait bool) error {
 	p, ok := errors.AsType[*problem](err)
 	isRunning := ok && p.code == codeAnalysisRunning
 	if isRunning {
-		a, err = newestAnalysisOf(ctx, o.db, d)
+		a, err = newestAnalysis(ctx, o.db, d.ID)
 	}
 	if err != nil {
 		return err
@@ -286,15 +286,6 @@ func (o invocation) analyze(ctx context.Context, d dataset, wait bool) error {
 			a.ID, d.Name)
 	}
 	return o.awaitAnalysis(ctx, d, a.ID)
-}
-
-// newestAnalysisOf returns the dataset's newest analysis. If there is none, its id is 0.
-func newestAnalysisOf(ctx context.Context, q querier, d dataset) (a analysis, err error) {
-	analyses, err := listAnalyses(ctx, q, d.ID, newestAnalysis, 1)
-	if len(analyses) > 0 {
-		a = analyses[0]
-	}
-	return a, err
 }
 
 // awaitAnalysis waits for the end of an analysis, and prints its counts and the summary of the

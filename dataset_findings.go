@@ -133,11 +133,8 @@ func (c *catalogue) listFindings(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	page := func(after []string, limit int) ([]findingFile, error) {
-		return collect[findingFile](r.Context(), c.core.db, "list findings", query, d.ID, code, after[0], limit)
-	}
 	key := func(f findingFile) []string { return []string{f.Path} }
-	return writeList(c.core, w, r, []string{""}, page, key)
+	return writeRows(c.core, w, r, []string{""}, key, "list findings", query, d.ID, code)
 }
 
 // getFindingsTable answers GET /api/v1/datasets/{id}/findings.csv with the findings of all kinds,
@@ -212,11 +209,8 @@ func (c *catalogue) listAccepted(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	page := func(after []string, limit int) ([]acceptedFinding, error) {
-		return collect[acceptedFinding](r.Context(), c.core.db, "list accepted findings", query, d.ID, after[0], limit)
-	}
 	key := func(a acceptedFinding) []string { return []string{strconv.FormatInt(a.ID, 10)} }
-	return writeList(c.core, w, r, []string{"0"}, page, key)
+	return writeRows(c.core, w, r, []string{"0"}, key, "list accepted findings", query, d.ID)
 }
 
 // acceptRequest is the body of POST /api/v1/datasets/{id}/accepted-findings.

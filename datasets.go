@@ -673,12 +673,12 @@ func summarizeDataset(ctx context.Context, q querier, d dataset) (datasetDetails
 		}
 	}
 
-	analyses, err := listAnalyses(ctx, q, d.ID, newestAnalysis, 1)
+	newest, err := newestAnalysis(ctx, q, d.ID)
 	if err != nil {
 		return details, err
 	}
-	if len(analyses) > 0 {
-		details.Analysis = &analyses[0]
+	if newest.ID != 0 {
+		details.Analysis = &newest
 	}
 
 	reports, err := overviews(ctx, q, []int64{d.ID})
