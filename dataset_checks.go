@@ -15,28 +15,14 @@ import (
 // This file and dataset_checks_*.go hold the checks of the report. They look at records in memory
 // and know neither the database nor HTTP.
 
-// fileRow holds the columns of a file's row that the checks need.
+// fileRow is a file's row, as the checks read it.
 type fileRow struct {
-	id           int64
-	path         string
-	size         int64
-	modified     int64 // in nanoseconds since 1970
-	status       string
-	format       string
-	crs          string // a code, or the name in the file
-	definition   string // of a CRS without a code
-	vertical     string
-	sampleType   string
-	nodata       string
-	unit         string // of the heights; see examine
-	scale        string
-	bands        string
-	hasBox       bool       // box and transform are known
-	transform    [6]float64 // as in extent
-	box          [4]float64 // minx, miny, maxx, maxy in the file's own CRS
-	warnings     int64      // how many there are in all
-	nameWarnings int64      // how many say that the name contradicts the place
-	areaWarnings int64      // how many say that the place is outside the area of use of the CRS
+	fileRecord
+	fileKind
+	path      string
+	hasBox    bool       // box and transform are known
+	transform [6]float64 // as in extent
+	box       [4]float64 // minx, miny, maxx, maxy in the file's own CRS
 }
 
 // fileRecord holds what the checks know of a file, in a fixed size: a million records take 120 MB.
@@ -68,10 +54,10 @@ type fileKind struct {
 	system      string // the CRS: a code, a name or ""
 	definition  string // of a CRS without a code
 	unit        string // of the CRS, set in fileSet.kinds only
-	vertical    string
+	vertical    string // notStated without one; so are the next two
 	sampleType  string
 	nodata      string
-	heightUnit  string // "": the file does not state one
+	heightUnit  string // see readRows; "": the file does not state one
 	scale       string
 	bands       string
 	orientation string // isNorthUp, isSouthUp or rotated; "": the file has no box that counts
@@ -220,23 +206,9 @@ func unreadFormats() map[string]string {
 
 // add appends the record of a row. Rows come in the order of their paths.
 func (s *fileSet) add(row fileRow) {
-	k := fileKind{
-		status:      row.status,
-		format:      row.format,
-		extension:   strings.ToLower(path.Ext(row.path)),
-		system:      row.crs,
-		definition:  row.definition,
-		vertical:    cmp.Or(row.vertical, notStated),
-		sampleType:  cmp.Or(row.sampleType, notStated),
-		nodata:      cmp.Or(row.nodata, notStated),
-		heightUnit:  row.unit,
-		scale:       row.scale,
-		bands:       row.bands,
-		isNamed:     s.expected.Name != "" && s.names.MatchString(path.Base(row.path)),
-		isNameWrong: row.nameWarnings > 0,
-		isOutside:   row.areaWarnings > 0,
-		isWarned:    row.warnings > row.nameWarnings+row.areaWarnings,
-	}
+	k := row.fileKind
+	k.extension = strings.ToLower(path.Ext(row.path))
+	k.isNamed = s.expected.Name != "" && s.names.MatchString(path.Base(row.path))
 
 	if k.system == "EPSG:4979" { // WGS 84 with heights above the ellipsoid
 		k.system = "EPSG:4326"
@@ -250,13 +222,9 @@ func (s *fileSet) add(row fileRow) {
 		k.unread = cmp.Or(format, s.formats[row.format])
 	}
 
-	r := fileRecord{
-		id:         row.id,
-		size:       row.size,
-		modified:   row.modified,
-		folder:     maphash.String(s.seed, path.Dir(row.path)),
-		pathLength: uint16(len(row.path)),
-	}
+	r := row.fileRecord
+	r.folder = maphash.String(s.seed, path.Dir(row.path))
+	r.pathLength = uint16(len(row.path))
 
 	// The place of a damaged file, or of one that was not read, does not count.
 	isBroken := row.status == fileStatusCorrupt || k.unread != ""

@@ -167,7 +167,7 @@ func randomFaults() map[string]func(d *randomDelivery, path string, f *fileRow) 
 			return "misaligned overlap"
 		},
 		"another CRS": func(_ *randomDelivery, _ string, f *fileRow) string {
-			f.crs = "EPSG:32631"
+			f.system = "EPSG:32631"
 			return "crs missing"
 		},
 		"another vertical CRS": func(_ *randomDelivery, _ string, f *fileRow) string {
@@ -179,7 +179,7 @@ func randomFaults() map[string]func(d *randomDelivery, path string, f *fileRow) 
 			return "sample_type"
 		},
 		"no nodata": func(_ *randomDelivery, _ string, f *fileRow) string {
-			f.nodata = ""
+			f.nodata = notStated
 			return "nodata"
 		},
 		"bands": func(_ *randomDelivery, _ string, f *fileRow) string {
@@ -200,7 +200,7 @@ func randomFaults() map[string]func(d *randomDelivery, path string, f *fileRow) 
 			return "corrupt missing"
 		},
 		"without CRS": func(_ *randomDelivery, _ string, f *fileRow) string {
-			f.crs = ""
+			f.system = ""
 			f.status = fileStatusNoBBox
 			return "no_extent missing"
 		},
@@ -209,12 +209,11 @@ func randomFaults() map[string]func(d *randomDelivery, path string, f *fileRow) 
 			return "suspect_data"
 		},
 		"warning": func(_ *randomDelivery, _ string, f *fileRow) string {
-			f.warnings = 1
+			f.isWarned = true
 			return "warning"
 		},
 		"outside": func(_ *randomDelivery, _ string, f *fileRow) string {
-			f.warnings = 1
-			f.areaWarnings = 1
+			f.isOutside = true
 			return "outside_area"
 		},
 		"half-finished": func(d *randomDelivery, path string, f *fileRow) string {

@@ -47,9 +47,9 @@ func (s *fileSet) readRows(ctx context.Context, q querier, datasetID int64) erro
 			coalesce(format, ''),
 			coalesce(crs, crs_name, ''),
 			coalesce(crs_definition, ''),
-			coalesce(vertical_crs, ''),
-			coalesce(sample_type, ''),
-			coalesce(nodata, ''),
+			coalesce(vertical_crs, '` + notStated + `'),
+			coalesce(sample_type, '` + notStated + `'),
+			coalesce(nodata, '` + notStated + `'),
 			CASE
 				WHEN unit IS NULL THEN ''
 				WHEN lower(unit) IN ('m', 'metre', 'metres', 'meter', 'meters') THEN 'm'
@@ -68,53 +68,37 @@ func (s *fileSet) readRows(ctx context.Context, q querier, datasetID int64) erro
 			coalesce(native_bbox[2], 0),
 			coalesce(native_bbox[3], 0),
 			coalesce(native_bbox[4], 0),
-			cardinality(warnings),
-			CASE
-				WHEN warnings = '{}' THEN 0
-				ELSE (SELECT count(*) FROM unnest(warnings) warning WHERE warning LIKE '` + aboutName + `%')
-			END,
-			CASE
-				WHEN warnings = '{}' THEN 0
-				ELSE (SELECT count(*) FROM unnest(warnings) warning WHERE warning LIKE '` + aboutArea + `%')
-			END
+			warnings <> '{}' AND EXISTS (
+				SELECT FROM unnest(warnings) warning WHERE warning LIKE '` + aboutName + `%'
+			),
+			warnings <> '{}' AND EXISTS (
+				SELECT FROM unnest(warnings) warning WHERE warning LIKE '` + aboutArea + `%'
+			),
+			warnings <> '{}' AND EXISTS (
+				SELECT
+				FROM unnest(warnings) warning
+				WHERE warning NOT LIKE '` + aboutName + `%' AND warning NOT LIKE '` + aboutArea + `%'
+			)
 		FROM elevation_dataset_file_meta
 		WHERE dataset_id = $1
 		ORDER BY path`
 
 	var f fileRow
-
-	rows, _ := q.Query(ctx, query, datasetID) // its error comes back from ForEachRow
-	_, err := pgx.ForEachRow(rows, f.columns(), func() error {
-		s.add(f)
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("read files: %w", err)
-	}
-
-	return nil
-}
-
-// columns returns the fields of a row that readRows sets, in the order of its query.
-func (f *fileRow) columns() []any {
-	return []any{
+	columns := []any{
 		&f.id,
 		&f.path,
 		&f.size,
 		&f.modified,
 		&f.status,
 		&f.format,
-
-		&f.crs,
+		&f.system,
 		&f.definition,
 		&f.vertical,
-
 		&f.sampleType,
 		&f.nodata,
-		&f.unit,
+		&f.heightUnit,
 		&f.scale,
 		&f.bands,
-
 		&f.hasBox,
 		&f.transform[0],
 		&f.transform[1],
@@ -124,11 +108,21 @@ func (f *fileRow) columns() []any {
 		&f.box[1],
 		&f.box[2],
 		&f.box[3],
-
-		&f.warnings,
-		&f.nameWarnings,
-		&f.areaWarnings,
+		&f.isNameWrong,
+		&f.isOutside,
+		&f.isWarned,
 	}
+
+	rows, _ := q.Query(ctx, query, datasetID) // its error comes back from ForEachRow
+	_, err := pgx.ForEachRow(rows, columns, func() error {
+		s.add(f)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("read files: %w", err)
+	}
+
+	return nil
 }
 
 // compareBytes compares two files of a dataset, by their paths and their size. See comparison.

@@ -18,9 +18,9 @@ type delivery struct {
 // tile adds a tile.
 func (d *delivery) tile(path, crs string, x, y, w, h, dx, dy float64) {
 	size := int64(1_000_000 + len(d.rows)*7919%300_000)
-	d.rows[path] = &fileRow{path: path, size: size, modified: 1e18, status: fileStatusOK, format: "geotiff", crs: crs,
-		vertical: "EPSG:5773", sampleType: "float32", nodata: "-9999", unit: "m", scale: "1", bands: "1", hasBox: true,
-		transform: [6]float64{dx, 0, x, 0, -dy, y + h}, box: [4]float64{x, y, x + w, y + h}}
+	d.rows[path] = &fileRow{path: path, fileRecord: fileRecord{size: size, modified: 1e18}, fileKind: fileKind{status: fileStatusOK,
+		format: "geotiff", system: crs, vertical: "EPSG:5773", sampleType: "float32", nodata: "-9999", heightUnit: "m",
+		scale: "1", bands: "1"}, hasBox: true, transform: [6]float64{dx, 0, x, 0, -dy, y + h}, box: [4]float64{x, y, x + w, y + h}}
 }
 
 // copernicus is laid out as GLO-30 and GLO-90 are in the bucket on AWS: pixels are registered at
@@ -166,7 +166,7 @@ func TestContents(t *testing.T) {
 	t.Parallel()
 	all := deliveries()
 	d := all[slices.IndexFunc(all, func(d delivery) bool { return d.name == "UTM" })]
-	d.rows["readme.txt"] = &fileRow{path: "readme.txt", status: fileStatusUnsupported, format: "text"}
+	d.rows["readme.txt"] = &fileRow{path: "readme.txt", fileKind: fileKind{status: fileStatusUnsupported, format: "text"}}
 	copied := *d.rows[utmTile(505, 5410)]
 	d.rows["copy.tif"] = &copied
 	s, _ := d.check(t)
@@ -284,8 +284,7 @@ func faultsOfKind() []plantedFault {
 	at := utmTile(505, 5410)
 	return []plantedFault{
 		{"outside the area of the CRS", "UTM", func(r map[string]*fileRow) {
-			r[at].areaWarnings = 1
-			r[at].warnings = 1
+			r[at].isOutside = true
 		}, map[string]string{
 			"outside_area": at}},
 		{"pixels not square", "UTM", func(r map[string]*fileRow) { r[at].transform[0] = 1.0001; r[at].box[2] += 0.1 }, map[string]string{
@@ -304,14 +303,14 @@ func faultsOfKind() []plantedFault {
 			"orientation": at + ": rotated where north up is usual", "missing": "EPSG:25832 505000 5410000"}},
 		{"upside down", "UTM", func(r map[string]*fileRow) { r[at].transform[4] = 1 }, map[string]string{
 			"orientation": at + ": south up where north up is usual"}},
-		{"another zone", "UTM", func(r map[string]*fileRow) { r[at].crs = "EPSG:25833" }, map[string]string{
+		{"another zone", "UTM", func(r map[string]*fileRow) { r[at].system = "EPSG:25833" }, map[string]string{
 			"crs": at + ": EPSG:25833 (ETRS89 / UTM zone 33N) where EPSG:25832 (ETRS89 / UTM zone 32N) is usual", "missing": "EPSG:25832 505000 5410000"}},
 		{"many tiles of another zone", "UTM", func(r map[string]*fileRow) {
 			for column := range 10 {
 				for row := range 10 {
 					f := *r[at]
 					f.path = fmt.Sprintf("lot3/dgm1_33_%d_%d_1_by.tif", 300+column, 5400+row)
-					f.crs = "EPSG:25833"
+					f.system = "EPSG:25833"
 					moveTile(&f, float64(300+column-505)*1000, float64(5400+row-5410)*1000)
 					f.size += int64(column)
 					r[f.path] = &f
@@ -320,11 +319,11 @@ func faultsOfKind() []plantedFault {
 		}, map[string]string{"mixed": ".: CRS: 1024 files EPSG:25832 (ETRS89 / UTM zone 32N), 100 files EPSG:25833 (ETRS89 / UTM zone 33N)"}},
 		{"another vertical CRS", "UTM", func(r map[string]*fileRow) { r[at].vertical = "EPSG:7837" }, map[string]string{
 			"vertical_crs": at + ": EPSG:7837 (DHHN2016 height) where EPSG:5773 (EGM96 height) is usual"}},
-		{"no vertical CRS", "LV95", func(r map[string]*fileRow) { r["swissalti3d_2019_2610-1190_0.5_2056_5728.tif"].vertical = "" }, map[string]string{
+		{"no vertical CRS", "LV95", func(r map[string]*fileRow) { r["swissalti3d_2019_2610-1190_0.5_2056_5728.tif"].vertical = notStated }, map[string]string{
 			"vertical_crs": "swissalti3d_2019_2610-1190_0.5_2056_5728.tif: not stated where EPSG:5773 (EGM96 height) is usual"}},
 		{"ellipsoidal heights", "SRTM", func(r map[string]*fileRow) {
-			r["N05E007.hgt"].crs = "EPSG:4979"
-			r["N05E007.hgt"].vertical = ""
+			r["N05E007.hgt"].system = "EPSG:4979"
+			r["N05E007.hgt"].vertical = notStated
 		}, map[string]string{
 			"vertical_crs": "N05E007.hgt: ellipsoidal (EPSG:4979) where EPSG:5773 (EGM96 height) is usual"}},
 		{"half with another vertical CRS", "SRTM", func(r map[string]*fileRow) {
@@ -344,13 +343,13 @@ func faultsOfKind() []plantedFault {
 		{"another data type", "GLO-90", func(r map[string]*fileRow) {
 			r["Copernicus_DSM_COG_10_N47_00_W003_00_DEM/Copernicus_DSM_COG_10_N47_00_W003_00_DEM.tif"].sampleType = "int16"
 		}, map[string]string{"sample_type": "Copernicus_DSM_COG_10_N47_00_W003_00_DEM/Copernicus_DSM_COG_10_N47_00_W003_00_DEM.tif: int16 where float32 is usual"}},
-		{"no nodata value", "British", func(r map[string]*fileRow) { r["ny/ny0705_dtm_1m.tif"].nodata = "" }, map[string]string{
+		{"no nodata value", "British", func(r map[string]*fileRow) { r["ny/ny0705_dtm_1m.tif"].nodata = notStated }, map[string]string{
 			"nodata": "ny/ny0705_dtm_1m.tif: not stated where -9999 is usual"}},
-		{"heights in feet", "UTM", func(r map[string]*fileRow) { r[at].unit = "foot" }, map[string]string{"unit": at + ": foot where m is usual"}},
-		{"no unit", "UTM", func(r map[string]*fileRow) { r[at].unit = "" }, map[string]string{}},
+		{"heights in feet", "UTM", func(r map[string]*fileRow) { r[at].heightUnit = "foot" }, map[string]string{"unit": at + ": foot where m is usual"}},
+		{"no unit", "UTM", func(r map[string]*fileRow) { r[at].heightUnit = "" }, map[string]string{}},
 		{"no unit in any file", "UTM", func(r map[string]*fileRow) {
 			for _, f := range r {
-				f.unit = ""
+				f.heightUnit = ""
 			}
 		}, nil},
 		{"another scale", "UTM", func(r map[string]*fileRow) { r[at].scale = "0.1, offset 100" }, map[string]string{
@@ -406,7 +405,7 @@ func faultsOfNames() []plantedFault {
 		}, map[string]string{"resolution": "lot1/overview.tif: pixels of 100 m where 1 m is usual|lot1/preview 7.tif",
 			"overlap": "lot1/preview 7.tif: the same extent as an older file: lot1/overview.tif"}},
 		{"no CRS", "UTM", func(r map[string]*fileRow) {
-			r[at].crs = ""
+			r[at].system = ""
 			r[at].status = fileStatusNoBBox
 		}, map[string]string{
 			"no_extent": at, "missing": "EPSG:25832 505000 5410000"}},
@@ -420,16 +419,16 @@ func faultsOfNames() []plantedFault {
 		}, map[string]string{"unread": at + ".part: half-finished copy", "missing": "EPSG:25832 505000 5410000"}},
 		{"formats that are not read", "UTM", func(r map[string]*fileRow) {
 			for _, name := range []string{"a.img", "b.laz", "c.nc", "d.xyz", "e.jp2", "README.txt"} {
-				r[name] = &fileRow{path: name, status: fileStatusUnsupported}
+				r[name] = &fileRow{path: name, fileKind: fileKind{status: fileStatusUnsupported}}
 			}
-			r["f.dat"] = &fileRow{path: "f.dat", status: fileStatusUnsupported, format: "hfa"}
+			r["f.dat"] = &fileRow{path: "f.dat", fileKind: fileKind{status: fileStatusUnsupported, format: "hfa"}}
 		}, map[string]string{"unread": "a.img: Erdas Imagine|b.laz: LAZ point cloud|c.nc: netCDF|d.xyz: XYZ text|e.jp2: JPEG 2000|f.dat: Erdas Imagine"}},
 		{"a page instead of a raster", "UTM", func(r map[string]*fileRow) {
-			r["lot1/page.tif"] = &fileRow{path: "lot1/page.tif", status: fileStatusUnsupported, format: "text"}
+			r["lot1/page.tif"] = &fileRow{path: "lot1/page.tif", fileKind: fileKind{status: fileStatusUnsupported, format: "text"}}
 		}, map[string]string{"unreadable": "lot1/page.tif"}},
 		{"no data", "UTM", func(r map[string]*fileRow) { r[at].size = 20_000 }, map[string]string{
 			"suspect_data": at + ": it has 20000 bytes, its neighbours have at least 1"}},
-		{"a warning", "UTM", func(r map[string]*fileRow) { r[at].warnings = 1 }, map[string]string{"warning": at}},
+		{"a warning", "UTM", func(r map[string]*fileRow) { r[at].isWarned = true }, map[string]string{"warning": at}},
 	}
 }
 

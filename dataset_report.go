@@ -197,7 +197,8 @@ grid: {{plural .Tiles "tile"}} of {{or .CRS "no CRS"}}
 {{end}}
 {{- if .Covered}}covered: about {{printf "%.3g" .Covered}} km²
 {{end}}
-{{- with .Checksums}}checksums: {{.Compared}} of {{plural .Listed "listed file"}} compared; {{plural .Unlisted "other file"}} not listed
+{{- with .Checksums}}checksums: {{.Compared}} of {{plural .Listed "listed file"}} compared
+{{- "; "}}{{plural .Unlisted "other file"}} not listed
 {{end}}
 {{- range .Accepted}}accepted: {{.Code}} ({{.Total}})
 {{end}}
