@@ -1,11 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
 	"path"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -35,54 +35,55 @@ func (d dataset) examine(ctx context.Context, q querier) (*fileSet, error) {
 	return s, s.nameMissing(ctx, q, d.ID)
 }
 
+// rowsToCheck is SQL for the rows of dataset $1, in the order of paths. See readRows.
+const rowsToCheck = `
+	SELECT
+		id,
+		path,
+		size_bytes,
+		modified_ns,
+		status,
+		coalesce(format, ''),
+		coalesce(crs, crs_name, ''),
+		coalesce(crs_definition, ''),
+		coalesce(vertical_crs, '` + notStated + `'),
+		coalesce(sample_type, '` + notStated + `'),
+		coalesce(nodata, '` + notStated + `'),
+		CASE
+			WHEN unit IS NULL THEN ''
+			WHEN lower(unit) IN ('m', 'metre', 'metres', 'meter', 'meters') THEN 'm'
+			WHEN lower(unit) IN ('ft', 'foot', 'feet', 'international foot') THEN 'foot'
+			WHEN lower(unit) IN ('ftus', 'us-ft', 'us survey foot', 'us survey feet') THEN 'US survey foot'
+			ELSE unit
+		END,
+		coalesce(scale, 1) || CASE WHEN "offset" <> 0 THEN ', offset ' || "offset" ELSE '' END,
+		coalesce(bands::text, ''),
+		native_bbox IS NOT NULL AND transform IS NOT NULL,
+		coalesce(transform[1], 0),
+		coalesce(transform[2], 0),
+		coalesce(transform[4], 0),
+		coalesce(transform[5], 0),
+		coalesce(native_bbox[1], 0),
+		coalesce(native_bbox[2], 0),
+		coalesce(native_bbox[3], 0),
+		coalesce(native_bbox[4], 0),
+		warnings <> '{}' AND EXISTS (
+			SELECT FROM unnest(warnings) warning WHERE warning LIKE '` + aboutName + `%'
+		),
+		warnings <> '{}' AND EXISTS (
+			SELECT FROM unnest(warnings) warning WHERE warning LIKE '` + aboutArea + `%'
+		),
+		warnings <> '{}' AND EXISTS (
+			SELECT
+			FROM unnest(warnings) warning
+			WHERE warning NOT LIKE '` + aboutName + `%' AND warning NOT LIKE '` + aboutArea + `%'
+		)
+	FROM elevation_dataset_file_meta
+	WHERE dataset_id = $1
+	ORDER BY path`
+
 // readRows adds a record of each row of a dataset, in the order of paths.
 func (s *fileSet) readRows(ctx context.Context, q querier, datasetID int64) error {
-	const query = `
-		SELECT
-			id,
-			path,
-			size_bytes,
-			modified_ns,
-			status,
-			coalesce(format, ''),
-			coalesce(crs, crs_name, ''),
-			coalesce(crs_definition, ''),
-			coalesce(vertical_crs, '` + notStated + `'),
-			coalesce(sample_type, '` + notStated + `'),
-			coalesce(nodata, '` + notStated + `'),
-			CASE
-				WHEN unit IS NULL THEN ''
-				WHEN lower(unit) IN ('m', 'metre', 'metres', 'meter', 'meters') THEN 'm'
-				WHEN lower(unit) IN ('ft', 'foot', 'feet', 'international foot') THEN 'foot'
-				WHEN lower(unit) IN ('ftus', 'us-ft', 'us survey foot', 'us survey feet') THEN 'US survey foot'
-				ELSE unit
-			END,
-			coalesce(scale, 1) || CASE WHEN "offset" <> 0 THEN ', offset ' || "offset" ELSE '' END,
-			coalesce(bands::text, ''),
-			native_bbox IS NOT NULL AND transform IS NOT NULL,
-			coalesce(transform[1], 0),
-			coalesce(transform[2], 0),
-			coalesce(transform[4], 0),
-			coalesce(transform[5], 0),
-			coalesce(native_bbox[1], 0),
-			coalesce(native_bbox[2], 0),
-			coalesce(native_bbox[3], 0),
-			coalesce(native_bbox[4], 0),
-			warnings <> '{}' AND EXISTS (
-				SELECT FROM unnest(warnings) warning WHERE warning LIKE '` + aboutName + `%'
-			),
-			warnings <> '{}' AND EXISTS (
-				SELECT FROM unnest(warnings) warning WHERE warning LIKE '` + aboutArea + `%'
-			),
-			warnings <> '{}' AND EXISTS (
-				SELECT
-				FROM unnest(warnings) warning
-				WHERE warning NOT LIKE '` + aboutName + `%' AND warning NOT LIKE '` + aboutArea + `%'
-			)
-		FROM elevation_dataset_file_meta
-		WHERE dataset_id = $1
-		ORDER BY path`
-
 	var f fileRow
 	columns := []any{
 		&f.id,
@@ -113,7 +114,7 @@ func (s *fileSet) readRows(ctx context.Context, q querier, datasetID int64) erro
 		&f.isWarned,
 	}
 
-	rows, _ := q.Query(ctx, query, datasetID) // its error comes back from ForEachRow
+	rows, _ := q.Query(ctx, rowsToCheck, datasetID) // its error comes back from ForEachRow
 	_, err := pgx.ForEachRow(rows, columns, func() error {
 		s.add(f)
 		return nil
@@ -143,7 +144,7 @@ func (s *fileSet) compareCopies(ctx context.Context, q querier, compare compareB
 		wanted = append(wanted, f.file, f.other)
 	}
 
-	rows, err := s.rowsOf(ctx, q, wanted)
+	rows, err := s.rowsOf(ctx, q, "duplicate", wanted)
 	if err != nil {
 		return err
 	}
@@ -184,10 +185,30 @@ func (s *fileSet) compareCopies(ctx context.Context, q querier, compare compareB
 	return nil
 }
 
-// rowsOf reads the rows of files, by id. noFile is no file.
-func (s *fileSet) rowsOf(ctx context.Context, q querier, files []int32) (map[int64]flawRow, error) {
+// flawRow is what a finding shows of a row: the path and, if the flaw has no detail, the text. That
+// is the reason, and the warnings that belong to the code.
+type flawRow struct {
+	ID   int64
+	Path string
+	Text string
+}
+
+// rowsOf reads the rows of files for findings with that code, by id. noFile is no file.
+func (s *fileSet) rowsOf(ctx context.Context, q querier, code string, files []int32) (map[int64]flawRow, error) {
 	const query = `
-		SELECT id, path, coalesce(reason, status) AS reason, warnings
+		SELECT
+			id,
+			path,
+			concat_ws(
+				'; ',
+				CASE WHEN status <> 'ok' AND $2 <> 'name' THEN coalesce(reason, status) END,
+				(
+					SELECT string_agg(warning, '; ' ORDER BY n)
+					FROM unnest(warnings) WITH ORDINALITY AS w (warning, n)
+					WHERE (warning LIKE '` + aboutName + `%') = ($2 = 'name')
+						AND (warning LIKE '` + aboutArea + `%') = ($2 = 'outside_area')
+				)
+			) AS text
 		FROM elevation_dataset_file_meta
 		WHERE id = ANY($1::bigint[])`
 
@@ -198,7 +219,7 @@ func (s *fileSet) rowsOf(ctx context.Context, q querier, files []int32) (map[int
 		}
 	}
 
-	rows, err := collect[flawRow](ctx, q, "read the files of findings", query, ids)
+	rows, err := collect[flawRow](ctx, q, "read the files of findings", query, ids, code)
 	byID := map[int64]flawRow{}
 	for _, row := range rows {
 		byID[row.ID] = row
@@ -207,49 +228,31 @@ func (s *fileSet) rowsOf(ctx context.Context, q querier, files []int32) (map[int
 	return byID, err
 }
 
-// flawRow is what a finding shows of a row.
-type flawRow struct {
-	ID       int64
-	Path     string
-	Reason   string
-	Warnings []string
-}
-
 // describe returns a finding with its text. rows has the rows of its files.
-func (s *fileSet) describe(code string, f flaw, rows map[int64]flawRow) findingFile {
+func (s *fileSet) describe(code string, f flaw, rows map[int64]flawRow) findingRow {
+	found := findingRow{
+		code:   code,
+		path:   ".",
+		folder: ".",
+		detail: f.detail,
+	}
 	if f.file == noFile {
-		return findingFile{Path: ".", Detail: f.detail}
+		return found
 	}
 
 	row := rows[s.files[f.file].id]
+	found.path = row.Path
+	found.folder = path.Dir(row.Path)
 	if code == findingMixed {
-		return findingFile{Path: path.Dir(row.Path), Detail: f.detail}
+		found.path = found.folder
 	}
 
-	if f.detail != "" {
-		if f.other != noFile {
-			f.detail += rows[s.files[f.other].id].Path
-		}
-		return findingFile{Path: row.Path, Detail: f.detail}
+	found.detail = cmp.Or(f.detail, row.Text)
+	if f.other != noFile {
+		found.detail += rows[s.files[f.other].id].Path
 	}
 
-	// Without a detail, the row has the text: the reason, and the warnings that belong to the code.
-	var texts []string
-	if s.kinds[s.files[f.file].kind].status != fileStatusOK && code != "name" {
-		texts = append(texts, row.Reason)
-	}
-
-	for _, warning := range row.Warnings {
-		isAboutName := strings.HasPrefix(warning, aboutName)
-		isAboutArea := strings.HasPrefix(warning, aboutArea)
-		isNamed := code == "name"
-		isOutside := code == "outside_area"
-		if isAboutName == isNamed && isAboutArea == isOutside {
-			texts = append(texts, warning)
-		}
-	}
-
-	return findingFile{Path: row.Path, Detail: strings.Join(texts, "; ")}
+	return found
 }
 
 // nameMissing gives the first missing tiles the paths that the names of their neighbours suggest,
@@ -270,7 +273,7 @@ func (s *fileSet) nameMissing(ctx context.Context, q querier, datasetID int64) e
 		neighbours = append(neighbours, tile.neighbour)
 	}
 
-	rows, err := s.rowsOf(ctx, q, neighbours)
+	rows, err := s.rowsOf(ctx, q, findingMissing, neighbours)
 	if err != nil {
 		return err
 	}

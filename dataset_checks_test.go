@@ -123,7 +123,7 @@ func (d delivery) checkExpecting(t *testing.T, expected expectation) (*fileSet, 
 	for i, path := range slices.Sorted(maps.Keys(d.rows)) {
 		row := *d.rows[path]
 		row.id = int64(i + 1)
-		paths[row.id] = flawRow{ID: row.id, Path: path, Reason: row.status}
+		paths[row.id] = flawRow{ID: row.id, Path: path, Text: row.status}
 		s.add(row)
 	}
 
@@ -135,7 +135,7 @@ func (d delivery) checkExpecting(t *testing.T, expected expectation) (*fileSet, 
 	for code, list := range s.flaws {
 		for _, f := range list.first {
 			file := s.describe(code, f, paths)
-			found[code] = append(found[code], file.Path+": "+file.Detail)
+			found[code] = append(found[code], file.path+": "+file.detail)
 		}
 		slices.Sort(found[code])
 	}

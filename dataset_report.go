@@ -19,17 +19,22 @@ import (
 // folderReport lists the faults of a dataset's files, the worst first, as the checks of the last
 // analysis found them.
 type folderReport struct {
-	DatasetID  int64      `json:"dataset_id"`
-	Dataset    string     `json:"dataset"`
-	Verdict    string     `json:"verdict"`
+	DatasetID int64  `json:"dataset_id"`
+	Dataset   string `json:"dataset"`
+	Verdict   string `json:"verdict"`
+	reportState
+	Summary string `json:"summary"` // one line
+	resultSummary
+	Findings []finding       `json:"findings"`
+	Accepted []acceptedCount `json:"accepted"`
+}
+
+// reportState says when a dataset was checked, and how its analyses go.
+type reportState struct {
 	AnalyzedAt *time.Time `json:"analyzed_at"` // when the files were read; null: they were not checked
 	CheckedAt  *time.Time `json:"checked_at"`
 	Running    *string    `json:"running"` // the state of the analysis that runs now
 	Failure    *string    `json:"failure"` // why the last analysis failed; null: it did not
-	Summary    string     `json:"summary"` // one line
-	resultSummary
-	Findings []finding       `json:"findings"`
-	Accepted []acceptedCount `json:"accepted"`
 }
 
 // contentCount says how many rasters have which values of an attribute, such as the CRS.
@@ -276,13 +281,10 @@ func unitOfCRS(name string) string {
 
 // storedReport is what the database has of a report, besides the findings.
 type storedReport struct {
-	AnalyzedAt  *time.Time
-	CheckedAt   *time.Time
+	reportState
 	Summary     *resultSummary
 	LastCode    string
 	LastState   string
-	Failure     *string
-	Running     *string
 	WasAnalyzed bool
 	IsOutdated  bool
 }
@@ -324,7 +326,6 @@ func (d dataset) report(ctx context.Context, q querier) (folderReport, error) {
 	report := folderReport{
 		DatasetID: d.ID,
 		Dataset:   d.Name,
-		Verdict:   notChecked,
 		resultSummary: resultSummary{
 			Grids:       []tileGrid{},
 			Contents:    []contentCount{},
@@ -340,10 +341,12 @@ func (d dataset) report(ctx context.Context, q querier) (folderReport, error) {
 		return report, err
 	}
 
-	report.Failure = stored.Failure
-	report.Running = stored.Running
-	report.AnalyzedAt = stored.AnalyzedAt
-	report.CheckedAt = stored.CheckedAt
+	overview, err := overviews(ctx, q, []int64{d.ID})
+	if err != nil {
+		return report, err
+	}
+	report.Verdict = overview[d.ID].Verdict
+	report.reportState = stored.reportState
 
 	switch {
 	case stored.Summary != nil:
@@ -352,7 +355,6 @@ func (d dataset) report(ctx context.Context, q querier) (folderReport, error) {
 			return report, err
 		}
 
-		report.Verdict = verdict(int64(len(report.Findings)), report.Placed)
 		if stored.IsOutdated {
 			report.Summary = "what is expected has changed since the files were checked; " + report.Summary
 		}
@@ -386,7 +388,7 @@ func (report *folderReport) addFindings(ctx context.Context, q querier) error {
 		return err
 	}
 
-	report.summarize(func(code string) int64 { return byCode[code].Total })
+	report.summarize(byCode)
 	for _, kind := range findingKinds() {
 		t := byCode[kind.code]
 		if t.Accepted > 0 {
@@ -451,7 +453,7 @@ func (f *finding) list(ctx context.Context, q querier, datasetID int64) error {
 
 // summarize sets the summary: how many files are located, how many findings of each kind there are,
 // accepted ones included, and how many other files.
-func (report *folderReport) summarize(total func(code string) int64) {
+func (report *folderReport) summarize(byCode map[string]findingCount) {
 	report.Summary = fmt.Sprintf("%d of %s located", report.Placed, plural(report.Files, "file"))
 	if report.Files == 0 {
 		report.Summary = "no files in the directory"
@@ -459,7 +461,7 @@ func (report *folderReport) summarize(total func(code string) int64) {
 
 	others := report.Files - report.Placed
 	for _, kind := range findingKinds() {
-		n := total(kind.code)
+		n := byCode[kind.code].Total
 		if n == 0 {
 			continue
 		}

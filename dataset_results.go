@@ -22,7 +22,7 @@ type results struct {
 	crsVersion int        // datasets.crs_version with which the rows were placed
 	summary    resultSummary
 	findings   []findingRow
-	totals     []findingTotal
+	totals     map[findingKey]int64 // by code and folder
 	picture    *coverage
 	byStatus   *coverage // the same picture in other colours
 }
@@ -50,11 +50,10 @@ type findingRow struct {
 	tile   *missingTile
 }
 
-// findingTotal is a row of dataset_finding_totals, before it is stored.
-type findingTotal struct {
-	code   string
-	folder string
-	total  int64
+// findingKey is the code of findings, with a path or a folder.
+type findingKey struct {
+	code string
+	name string
 }
 
 // findResults runs the checks over the rows of a dataset after an analysis.
@@ -72,6 +71,7 @@ func findResults(ctx context.Context, q querier, d dataset, analysisID int64, co
 	r := &results{
 		analysisID: analysisID,
 		expectedAt: s.expected.UpdatedAt,
+		totals:     map[findingKey]int64{},
 		summary: resultSummary{
 			Files:    int64(len(s.files)),
 			Placed:   located,
@@ -147,37 +147,20 @@ func (r *results) add(ctx context.Context, q querier, s *fileSet, code string, l
 		wanted = append(wanted, f.file, f.other)
 	}
 
-	rows, err := s.rowsOf(ctx, q, wanted)
+	rows, err := s.rowsOf(ctx, q, code, wanted)
 	if err != nil {
 		return err
 	}
 
 	for _, f := range list.first {
-		file := s.describe(code, f, rows)
-		folder := file.Path
-		if code != findingMixed {
-			folder = path.Dir(file.Path)
-		}
-		r.findings = append(r.findings, findingRow{
-			code:   code,
-			path:   file.Path,
-			folder: folder,
-			detail: file.Detail,
-		})
+		r.findings = append(r.findings, s.describe(code, f, rows))
 	}
 
 	// The findings of the whole dataset count with those of its top folder.
-	totals := map[string]int64{}
 	for _, f := range list.folders {
-		folder := "."
-		if f.file != noFile {
-			folder = path.Dir(rows[s.files[f.file].id].Path)
-		}
-		totals[folder] += f.total
-	}
-
-	for folder, total := range totals {
-		r.totals = append(r.totals, findingTotal{code, folder, total})
+		one := flaw{file: f.file, other: noFile}
+		folder := s.describe(code, one, rows).folder
+		r.totals[findingKey{code, folder}] += f.total
 	}
 
 	return nil
@@ -185,12 +168,11 @@ func (r *results) add(ctx context.Context, q querier, s *fileSet, code string, l
 
 // addMissing adds the first missing tiles, and their number in each grid. Their folder is the CRS.
 func (r *results) addMissing() {
-	totals := map[string]int64{}
 	isTaken := map[string]bool{}
 	for i := range r.summary.Grids {
 		g := &r.summary.Grids[i]
 		if g.Missing > 0 {
-			totals[g.CRS] += g.Missing
+			r.totals[findingKey{findingMissing, g.CRS}] += g.Missing
 		}
 
 		for tile := range g.missing() {
@@ -211,10 +193,6 @@ func (r *results) addMissing() {
 				tile:   &tile,
 			})
 		}
-	}
-
-	for system, total := range totals {
-		r.totals = append(r.totals, findingTotal{findingMissing, system, total})
 	}
 }
 
@@ -277,7 +255,7 @@ func (r *results) addFiles(ctx context.Context, q querier, code, first, count st
 		Total  int64
 	}](ctx, q, "count "+code, count, id)
 	for _, t := range totals {
-		r.totals = append(r.totals, findingTotal{code, t.Folder, t.Total})
+		r.totals[findingKey{code, t.Folder}] += t.Total
 	}
 
 	return err
@@ -323,7 +301,7 @@ func (r *results) addNotExamined(ctx context.Context, q querier) error {
 	}
 
 	if len(found) > 0 {
-		r.totals = append(r.totals, findingTotal{findingNotExamined, ".", int64(len(found))})
+		r.totals[findingKey{findingNotExamined, "."}] = int64(len(found))
 	}
 
 	return err
@@ -412,14 +390,14 @@ func (r *results) store(ctx context.Context, tx pgx.Tx, datasetID int64) error {
 		return err
 	}
 
-	firstSeen := map[[2]string]int64{} // by code and path
+	firstSeen := map[findingKey]int64{} // by code and path
 	for _, f := range former {
-		firstSeen[[2]string{f.Code, f.Path}] = f.FirstSeen
+		firstSeen[findingKey{f.Code, f.Path}] = f.FirstSeen
 	}
 
 	var findings, totals, gaps [][]any
 	for _, f := range r.findings {
-		first := cmp.Or(firstSeen[[2]string{f.code, f.path}], r.analysisID)
+		first := cmp.Or(firstSeen[findingKey{f.code, f.path}], r.analysisID)
 		findings = append(findings, []any{
 			datasetID,
 			f.code,
@@ -431,8 +409,8 @@ func (r *results) store(ctx context.Context, tx pgx.Tx, datasetID int64) error {
 		})
 	}
 
-	for _, t := range r.totals {
-		totals = append(totals, []any{datasetID, t.code, t.folder, t.total})
+	for of, total := range r.totals {
+		totals = append(totals, []any{datasetID, of.code, of.name, total})
 	}
 
 	for i, g := range r.summary.Grids {
@@ -724,67 +702,54 @@ const (
 	hasNoFindings  = "no_findings"
 )
 
-// overviews returns the overviews of datasets, by id.
+// overviews returns the overviews of datasets, by id. Codes of former versions do not count.
 func overviews(ctx context.Context, q querier, ids []int64) (map[int64]resultOverview, error) {
 	const query = `
 		SELECT
 			r.dataset_id AS id,
-			r.checked_at,
-			(r.summary -> 'placed')::bigint AS placed,
+			CASE
+				WHEN count(t.code) > 0 THEN '` + hasFindings + `'
+				WHEN (r.summary -> 'placed')::bigint = 0 THEN '` + nothingLocated + `'
+				ELSE '` + hasNoFindings + `'
+			END AS verdict,
 			(r.summary -> 'files')::bigint AS files,
 			(r.summary -> 'bytes')::bigint AS bytes,
-			coalesce(t.code, '') AS code,
-			coalesce(sum(t.total - t.accepted), 0)::bigint AS n
+			coalesce(sum(t.n) FILTER (WHERE t.severity = '` + severe + `'), 0)::bigint AS errors,
+			coalesce(sum(t.n) FILTER (WHERE t.severity = '` + warning + `'), 0)::bigint AS warnings,
+			coalesce(sum(t.n) FILTER (WHERE t.severity = '` + note + `'), 0)::bigint AS notes,
+			r.checked_at
 		FROM dataset_results r
-		LEFT JOIN dataset_finding_totals t ON t.dataset_id = r.dataset_id AND t.total > t.accepted
+		LEFT JOIN (
+			SELECT
+				dataset_id,
+				code,
+				severity,
+				total - accepted AS n
+			FROM dataset_finding_totals
+			JOIN unnest($2::text[], $3::text[]) AS kinds (code, severity) USING (code)
+			WHERE total > accepted
+		) t ON t.dataset_id = r.dataset_id
 		WHERE r.dataset_id = ANY ($1)
-		GROUP BY r.dataset_id, t.code`
+		GROUP BY r.dataset_id`
+
+	var codes, severities []string
+	for _, kind := range findingKinds() {
+		codes = append(codes, kind.code)
+		severities = append(severities, kind.severity)
+	}
 
 	found, err := collect[struct {
-		ID        int64
-		CheckedAt time.Time
-		Placed    int64
-		Files     int64
-		Bytes     int64
-		Code      string
-		N         int64
-	}](ctx, q, "count findings", query, ids)
+		ID int64
+		resultOverview
+	}](ctx, q, "count findings", query, ids, codes, severities)
 
 	all := map[int64]resultOverview{}
 	for _, id := range ids {
 		all[id] = resultOverview{Verdict: notChecked}
 	}
-
-	// There is a row for each dataset and code.
 	for _, f := range found {
-		o := all[f.ID]
-		o.CheckedAt = &f.CheckedAt
-		o.Files = f.Files
-		o.Bytes = f.Bytes
-
-		switch severityOf(f.Code) {
-		case severe:
-			o.Errors += f.N
-		case warning:
-			o.Warnings += f.N
-		case note:
-			o.Notes += f.N
-		}
-
-		o.Verdict = verdict(o.Errors+o.Warnings+o.Notes, f.Placed)
-		all[f.ID] = o
+		all[f.ID] = f.resultOverview
 	}
 
 	return all, err
-}
-
-// verdict returns the verdict on a checked dataset.
-func verdict(findings, located int64) string {
-	switch {
-	case findings > 0:
-		return hasFindings
-	case located == 0:
-		return nothingLocated
-	}
-	return hasNoFindings
 }
