@@ -178,15 +178,10 @@ func vrtType(types ...string) string {
 	return names.Replace(types[0])
 }
 
-// vrtNumber returns a number as GDAL writes it.
-func vrtNumber(v float64) string {
-	return strconv.FormatFloat(v, 'g', 17, 64)
-}
-
 // vrtNodata returns a nodata value as GDAL writes it. ok is false without a number.
 func vrtNodata(text *string) (value string, ok bool) {
 	v, err := strconv.ParseFloat(*cmp.Or(text, new("")), 64)
-	return vrtNumber(v), err == nil
+	return fmt.Sprintf("%.17g", v), err == nil
 }
 
 // vrtText returns text as it stands in XML.
@@ -205,6 +200,14 @@ func (g vrtGrid) write(
 	source func(datasetFile) string,
 	each func(emit func(datasetFile) error) error,
 ) error {
+	const xmlSource = `    <%[1]s>
+      <SourceFilename relativeToVRT="%[2]d">%[3]s</SourceFilename>
+      <SourceBand>%[4]d</SourceBand>
+      <SourceProperties RasterXSize="%[5]d" RasterYSize="%[6]d" DataType="%[7]s" BlockXSize="%[8]d" BlockYSize="%[9]d"/>
+      <SrcRect xOff="0" yOff="0" xSize="%[5]d" ySize="%[6]d"/>
+      <DstRect xOff="%.17[10]g" yOff="%.17[11]g" xSize="%[5]d" ySize="%[6]d"/>%[12]s
+    </%[1]s>
+`
 	fmt.Fprintf(
 		out,
 		"<VRTDataset rasterXSize=\"%.0f\" rasterYSize=\"%.0f\">\n",
@@ -216,11 +219,11 @@ func (g vrtGrid) write(
 	}
 	fmt.Fprintf(
 		out,
-		"  <GeoTransform>%s, %s, 0, %s, 0, %s</GeoTransform>\n",
-		vrtNumber(g.West),
-		vrtNumber(g.A),
-		vrtNumber(g.North),
-		vrtNumber(g.E),
+		"  <GeoTransform>%.17g, %.17g, 0, %.17g, 0, %.17g</GeoTransform>\n",
+		g.West,
+		g.A,
+		g.North,
+		g.E,
 	)
 
 	for band := range g.Bands {
@@ -241,27 +244,20 @@ func (g vrtGrid) write(
 				end = "<NODATA>" + value + "</NODATA>"
 			}
 
-			x := vrtNumber((f.NativeBBox[0] - g.West) / g.A)
-			y := vrtNumber((g.North - f.NativeBBox[3]) / -g.E)
 			w := *f.Width
 			h := *f.Height
-			sample := vrtType(*cmp.Or(f.SampleType, new("")))
 			_, err := fmt.Fprintf(
-				out,
-				`    <%s><SourceFilename relativeToVRT="%d">%s</SourceFilename>`+
-					`<SourceBand>%d</SourceBand>`+
-					`<SourceProperties RasterXSize="%d" RasterYSize="%d" DataType="%s" `+
-					`BlockXSize="%d" BlockYSize="%d"/>`+
-					`<SrcRect xOff="0" yOff="0" xSize="%d" ySize="%d"/>`+
-					`<DstRect xOff="%s" yOff="%s" xSize="%d" ySize="%d"/>`+
-					`%s</%s>`+"\n",
-				kind, relative, vrtText(source(f)),
+				out, xmlSource,
+				kind,
+				relative,
+				vrtText(source(f)),
 				band+1,
-				w, h, sample,
-				min(w, 256), min(h, 256),
 				w, h,
-				x, y, w, h,
-				end, kind,
+				vrtType(*cmp.Or(f.SampleType, new(""))),
+				min(w, 256), min(h, 256),
+				(f.NativeBBox[0]-g.West)/g.A,
+				(g.North-f.NativeBBox[3])/-g.E,
+				end,
 			)
 			return err
 		}
