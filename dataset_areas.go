@@ -100,26 +100,31 @@ func readGeometry(text string, most int, types ...string) (value string, a area,
 	}
 
 	polygons, corners, err := g.polygons()
-	ok = err == nil && len(polygons) > 0 && corners <= most
+	if err != nil || len(polygons) == 0 || corners > most {
+		return "", nil, false
+	}
+
 	box := emptyRange()
 	turned := emptyRange() // the same box, with polygons that begin west of 0° moved 360° east
-
 	for _, polygon := range polygons {
-		ok = ok && len(polygon) > 0
 		var rings [][]position
 		around := emptyRange()
-
 		for _, ring := range polygon {
 			positions := ringPositions(ring)
-			around.add(positions...)
-
 			n := len(positions)
 			isClosed := n >= 4 && positions[0] == positions[n-1]
-			isComplete := !math.IsNaN(around.west + around.south)
-			ok = ok && isClosed && isComplete
+			if !isClosed {
+				return "", nil, false
+			}
+			around.add(positions...)
 			rings = append(rings, positions)
 		}
 		a = append(a, rings)
+
+		isComplete := isFinite(around.west + around.south) // it has rings, and no NaN
+		if !isComplete {
+			return "", nil, false
+		}
 
 		outermost := [...]position{
 			{around.west, around.south},
@@ -139,7 +144,7 @@ func readGeometry(text string, most int, types ...string) (value string, a area,
 		box.west, box.east = narrowerRange(box.west, box.east, turned.west, turned.east)
 	}
 	value = fmt.Sprintf("%v,%v,%v,%v", box.west, box.south, box.east, box.north)
-	return value, a, ok
+	return value, a, true
 }
 
 // boxMargin is how far a footprint may reach out of its file's box, in degrees: it is rounded.

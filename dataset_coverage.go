@@ -9,13 +9,10 @@ import (
 	"html/template"
 	"math"
 	"net/http"
-	"net/url"
 	"path"
 	"slices"
 	"strings"
 	"unicode/utf8"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // coverageTemplate is the picture's template. html/template escapes the values in it.
@@ -91,13 +88,9 @@ func (c *catalogue) getCoverage(w http.ResponseWriter, r *http.Request) error {
 		return invalid{{"color", fieldUnknown, "must be resolution or status"}}.err()
 	}
 
-	var view *mapBox
-	if box := optional(r.URL.Query(), "bbox"); box != nil {
-		f, err := readFileFilter(url.Values{"bbox": {*box}})
-		if err != nil {
-			return err
-		}
-		view = f.box
+	f, err := readFileFilter(r.URL.Query())
+	if err != nil {
+		return err
 	}
 
 	d, err := c.pathDataset(r)
@@ -106,11 +99,11 @@ func (c *catalogue) getCoverage(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	var drawn *coverage
-	if view == nil {
+	if f.box == nil {
 		drawn, err = storedPicture(r.Context(), c.core.db, d, by == "status")
 	}
 	if err == nil && drawn == nil {
-		drawn, err = c.drawView(r, d, by == "status", view)
+		drawn, err = c.drawView(r, d, by == "status", f.box)
 	}
 	if err != nil {
 		return err
@@ -205,21 +198,18 @@ func frameCoverage(ctx context.Context, q querier, d dataset, view *mapBox) (*co
 
 // draw draws the layers of a picture that has a frame.
 func (c *coverage) draw(ctx context.Context, q querier, grids []tileGrid) error {
-	labels := [][2]string{
-		{"under 0.7 m", "#440154"},
-		{"0.7 m to 1.5 m", "#443983"},
-		{"1.5 m to 7 m", "#31688e"},
-		{"7 m to 15 m", "#21918c"},
-		{"15 m to 70 m", "#35b779"},
-		{"70 m to 200 m", "#90d743"},
-		{"200 m and more", "#e5c800"},
-		{"unknown", "#999999"},
-	}
+	// A colour and the label of each layer.
+	labels := `#440154 under 0.7 m
+#443983 0.7 m to 1.5 m
+#31688e 1.5 m to 7 m
+#21918c 7 m to 15 m
+#35b779 15 m to 70 m
+#90d743 70 m to 200 m
+#e5c800 200 m and more
+#999999 unknown`
 	if c.byStatus {
-		labels = [][2]string{
-			{"ok, with warnings", "#d95f02"},
-			{"ok", "#2a788e"},
-		}
+		labels = `#d95f02 ok, with warnings
+#2a788e ok`
 	}
 
 	c.Layers = []coverageLayer{{
@@ -227,10 +217,11 @@ func (c *coverage) draw(ctx context.Context, q querier, grids []tileGrid) error 
 		Color: "#d7191c",
 		Class: "missing",
 	}}
-	for _, label := range labels {
+	for line := range strings.SplitSeq(labels, "\n") {
+		color, label, _ := strings.Cut(line, " ")
 		c.Layers = append(c.Layers, coverageLayer{
-			Label: label[0],
-			Color: label[1],
+			Label: label,
+			Color: color,
 			Class: "files",
 		})
 	}
@@ -302,7 +293,7 @@ func (c *coverage) setFrame(ctx context.Context, q querier) (err error) {
 		}
 
 		cells, outliers := splitOutliers(c.cells)
-		c.All = joinCells(cells...).mapBox
+		c.All = joinCells(cells...).normalized()
 		c.frame = frameFor(c.All)
 		if len(outliers) > 0 {
 			c.Extent = "without outliers, "
@@ -565,17 +556,10 @@ func (c *coverage) cellsInView(g tileGrid, run cellRun) int64 {
 
 // listOutliers lists the first outliers, and marks them on the map of the world.
 func (c *coverage) listOutliers(ctx context.Context, q querier) error {
-	west := math.Remainder(c.All.West, 360)
 	far := fileFilter{
 		datasetID: &c.details.ID,
-		status:    new(fileStatusOK),
-		values: pgx.NamedArgs{
-			"is_far": true, // files that do not meet the box
-			"west":   west,
-			"south":  c.All.South,
-			"east":   west + c.All.East - c.All.West,
-			"north":  c.All.North,
-		},
+		box:       &c.All,
+		isFar:     true,
 	}
 	files, _, err := findFiles(ctx, q, far, firstFile(), maxOutliers)
 

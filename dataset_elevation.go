@@ -101,7 +101,7 @@ func (c *catalogue) elevations(r *http.Request, in elevationRequest) (found []el
 	}
 
 	status := fileStatusOK
-	f := fileFilter{status: &status, isPoint: true}
+	f := fileFilter{status: &status, isPoint: true, sort: sortFinest}
 	if in.Dataset != nil {
 		f.datasets = []int64{*in.Dataset}
 	}

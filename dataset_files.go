@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"maps"
 	"math"
@@ -153,7 +152,8 @@ type fileFilter struct {
 	area      area          // inside the box; the files' footprints must meet it; nil: any
 	isBox     bool          // the area is the box
 	isPartly  bool          // only files that may lie partly outside of the box
-	sort      string        // "": as order says
+	isFar     bool          // only files that do not meet the box
+	sort      string        // "": by path
 }
 
 // The orders of files. Files of the same resolution or time are in the order of their paths.
@@ -167,14 +167,6 @@ const (
 // fileFilters are the query parameters of a fileFilter.
 const fileFilters = "bbox point intersects status format crs vertical_crs sample_type nodata q path warnings " +
 	"resolution_min resolution_max size_min size_max keyword surveyed_from surveyed_until"
-
-// order returns sort or, without it, the order for a point or by path.
-func (f fileFilter) order() string {
-	if f.sort == "" && f.isPoint {
-		return sortFinest
-	}
-	return cmp.Or(f.sort, sortPath)
-}
 
 // foldPattern returns a regular expression of PostgreSQL for text in any case, in every script.
 func foldPattern(text string) string {
@@ -219,6 +211,9 @@ func readFileFilter(query url.Values) (fileFilter, error) {
 
 	v.oneOf("status", f.status, fileStatuses()...)
 	v.oneOf("sort", nonEmpty(f.sort), sortPath, sortCoarsest, sortNewest)
+	if f.sort == "" && f.isPoint {
+		f.sort = sortFinest
+	}
 	for _, name := range [...]string{"warnings", "total"} {
 		v.oneOf(name, nonEmpty(query.Get(name)), "0", "1")
 	}
@@ -567,8 +562,9 @@ func (f fileFilter) args(after []string, limit int) pgx.NamedArgs {
 		"ids":      f.ids,
 		"surveyed": f.surveyed,
 		"partly":   f.isPartly,
+		"is_far":   f.isFar,
 
-		"order":         f.order(),
+		"order":         f.sort,
 		"after_rank":    after[0],
 		"after_dataset": after[1],
 		"after_path":    after[2],
@@ -618,11 +614,11 @@ func listFiles(
 		FROM elevation_dataset_file_meta f
 		WHERE
 			CASE
-				WHEN @order = 'path' THEN (f.dataset_id, f.path) > (@after_dataset, @after_path)
+				WHEN @order IN ('', 'path') THEN (f.dataset_id, f.path) > (@after_dataset, @after_path)
 				WHEN @dataset::bigint IS NULL THEN ` + isAfter + `
 				ELSE (` + fileRank + `, f.path) > (@after_rank, @after_path)
 			END
-			AND (@west::float8 IS NULL OR (` + fileMeetsBox + `) <> (@is_far::boolean IS TRUE))
+			AND (@west::float8 IS NULL OR (` + fileMeetsBox + `) <> @is_far::boolean)
 			AND (@grid_crs::text IS NULL OR` + fileInGrid + `)
 			AND` + fileMatches + `
 		ORDER BY ` + fileOrder + `
@@ -632,7 +628,7 @@ func listFiles(
 
 	// The GiST index finds the files of a box. It rounds by up to 1e-6 degrees, so each hit is
 	// compared exactly. Few files cover a point, and none may be missed before the sort.
-	if f.box != nil {
+	if f.box != nil && !f.isFar {
 		args["most_hits"] = maxHits + 1
 		if f.isPoint {
 			args["most_hits"] = nil

@@ -83,6 +83,9 @@ func (a mapBox) asFile() extent {
 	}}
 }
 
+// normalized returns the box with its west within ±180.
+func (a mapBox) normalized() mapBox { return boxOf(a.asFile().BBox) }
+
 // boxOf returns the box of a file.
 func boxOf(bbox []float64) mapBox {
 	box := mapBox{
@@ -304,8 +307,12 @@ func (m mapFrame) bounds() degreesRange {
 // shown returns the box with the bounds of the map.
 func (m mapFrame) shown() mapBox {
 	around := m.bounds()
-	west, east := normalizeLongitudes(around.west, around.east)
-	return boxOf([]float64{west, around.south, east, around.north})
+	return mapBox{
+		West:  around.west,
+		South: around.south,
+		East:  around.east,
+		North: around.north,
+	}.normalized()
 }
 
 // along returns the position at a part of the way from one position to another.
