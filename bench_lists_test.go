@@ -161,7 +161,8 @@ func TestBenchMessages(t *testing.T) {
 	var written plans
 	count := func(q querier) error { _, err := countUnread(ctx, q, actor{id: &id}); return err }
 	page := func(q querier) error {
-		_, err := listMessages(ctx, q, actor{id: &id}, messageFilter{addressed: true}, []string{"infinity", "0"}, 51)
+		_, err := collect[message](ctx, q, "list messages", messagesPage,
+			&id, sightOf(actor{}), true, false, nil, nil, nil, nil, nil, "infinity", "0", 51)
 		return err
 	}
 	took := medians(t, func() error { return count(ts.db) }, func() error { return page(ts.db) })

@@ -314,46 +314,54 @@ func flagParameter(v *invalid, query url.Values, name string) bool {
 	return isSet
 }
 
-// messageFilter selects messages. Nil and false select all.
-type messageFilter struct {
-	addressed bool    // only messages that the user sees
-	unread    bool    // only messages that the user has not read
-	part      *string // of the title or the body, in any case
-	severity  *string
-	state     *string
-	since     *time.Time
-	until     *time.Time
-}
+// messagesPage selects the messages after two keys, as the reader sees them, the newest first. Of its
+// parameters from $3 on, false and null select all.
+const messagesPage = `
+	SELECT ` + messageColumns + messageReader + `
+	WHERE (NOT $3::boolean OR ` + messageAddressed + `)
+		AND (NOT $4::boolean OR NOT ` + messageIsRead + `)
+		AND ($5::text IS NULL OR strpos(lower(m.title), lower($5)) > 0 OR strpos(lower(m.body), lower($5)) > 0)
+		AND ($6::text IS NULL OR m.severity = $6)
+		AND ($7::text IS NULL OR ` + messageState + ` = $7)
+		AND ($8::timestamptz IS NULL OR m.publish_at >= $8)
+		AND ($9::timestamptz IS NULL OR m.publish_at < $9)
+		AND (m.publish_at, m.id) < ($10::text::timestamptz, $11::text::bigint)
+		AND ` + messageIsVisible + `
+	ORDER BY m.publish_at DESC, m.id DESC
+	LIMIT $12`
 
 // listMessages returns the handler of GET /api/v1/system-messages or, with inbox set, of GET
 // /api/v1/inbox, which has only the messages addressed to the caller. The newest comes first.
 func (a *announcements) listMessages(inbox bool) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		query := r.URL.Query()
+		by := actorOf(r)
+		severity := optional(query, "severity")
+		state := optional(query, "state")
+
 		var v invalid
-		f := messageFilter{
-			addressed: inbox,
-			unread:    flagParameter(&v, query, "unread"),
-			part:      optional(query, "q"),
-			severity:  optional(query, "severity"),
-			state:     optional(query, "state"),
-			since:     v.time("since", optional(query, "since")),
-			until:     v.time("until", optional(query, "until")),
+		v.oneOf("severity", severity, "info", "warning", "critical")
+		v.oneOf("state", state, "draft", "scheduled", "published", "expired", "retracted")
+		args := []any{
+			by.id,
+			sightOf(by),
+			inbox,
+			flagParameter(&v, query, "unread"),
+			optional(query, "q"), // a part of the title or the body, in any case
+			severity,
+			state,
+			v.time("since", optional(query, "since")),
+			v.time("until", optional(query, "until")),
 		}
-		v.oneOf("severity", f.severity, "info", "warning", "critical")
-		v.oneOf("state", f.state, "draft", "scheduled", "published", "expired", "retracted")
 		if err := v.err(); err != nil {
 			return err
 		}
 
 		first := []string{"infinity", "0"}
-		list := func(after []string, limit int) ([]message, error) {
-			return listMessages(r.Context(), a.core.db, actorOf(r), f, after, limit)
-		}
 		key := func(m message) []string {
 			return []string{m.PublishAt.Format(time.RFC3339Nano), strconv.FormatInt(m.ID, 10)}
 		}
-		return writeList(a.core, w, r, first, list, key)
+		return writeRows(a.core, w, r, first, key, "list messages", messagesPage, args...)
 	}
 }
 
@@ -717,47 +725,6 @@ func getMessage(ctx context.Context, q querier, by actor, id int64) (message, er
 		WHERE m.id = $3 AND ` + messageIsVisible
 	missing := notFound("announcement", id)
 	return collectOne[message](ctx, q, missing, "get message", query, by.id, sightOf(by), id)
-}
-
-// listMessages returns up to limit messages after the keys in after, as a reader sees them, the
-// newest first.
-func listMessages(
-	ctx context.Context,
-	q querier,
-	by actor,
-	f messageFilter,
-	after []string,
-	limit int,
-) ([]message, error) {
-	const query = `
-		SELECT ` + messageColumns + messageReader + `
-		WHERE (m.publish_at, m.id) < ($3::text::timestamptz, $4::text::bigint)
-			AND (NOT $5::boolean OR ` + messageAddressed + `)
-			AND (NOT $6::boolean OR NOT ` + messageIsRead + `)
-			AND ($7::text IS NULL OR strpos(lower(m.title), lower($7)) > 0 OR strpos(lower(m.body), lower($7)) > 0)
-			AND ($8::text IS NULL OR m.severity = $8)
-			AND ($9::text IS NULL OR ` + messageState + ` = $9)
-			AND ($10::timestamptz IS NULL OR m.publish_at >= $10)
-			AND ($11::timestamptz IS NULL OR m.publish_at < $11)
-			AND ` + messageIsVisible + `
-		ORDER BY m.publish_at DESC, m.id DESC
-		LIMIT $12`
-
-	args := []any{
-		by.id,
-		sightOf(by),
-		after[0],
-		after[1],
-		f.addressed,
-		f.unread,
-		f.part,
-		f.severity,
-		f.state,
-		f.since,
-		f.until,
-		limit,
-	}
-	return collect[message](ctx, q, "list messages", query, args...)
 }
 
 // unread has the numbers of unread messages of a user, in all and by severity.
