@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -106,9 +105,4 @@ func resetPasswordCommand(ctx context.Context, o invocation) error {
 		line = "$password_link"
 	}
 	return calls("POST /users/{id}/password-reset", "", line)(ctx, o)
-}
-
-// splitList returns the parts of a list that are separated by commas.
-func splitList(text string) []string {
-	return strings.FieldsFunc(text, func(c rune) bool { return c == ',' })
 }

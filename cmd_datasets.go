@@ -369,25 +369,19 @@ func expectCommand(ctx context.Context, o invocation) error {
 	}
 
 	// The options are turned into the JSON that the API takes.
-	body := map[string]any{}
-	for field, values := range o.options {
-		body[field] = values[0]
-	}
 	name := o.options.Get("boundary")
 	if name != "" {
 		content, err := os.ReadFile(name)
 		if err != nil {
 			return err
 		}
-		body["boundary"] = json.RawMessage(content)
-	} else if o.options.Has("boundary") {
-		body["boundary"] = nil
+		if !json.Valid(content) {
+			return fmt.Errorf("%s is no GeoJSON", name)
+		}
+		o.options.Set("boundary", string(content))
 	}
-
-	text, err := json.Marshal(body)
-	if err != nil {
-		return fmt.Errorf("%s is no GeoJSON: %w", name, err)
-	}
+	const fields = "crs vertical_crs posting sample_type nodata width height name boundary{}"
+	text, _ := json.Marshal(formBody(o.options, fields)) // text and sound JSON: there is no error
 
 	change := func(e *expectation) error { return json.Unmarshal(text, e) }
 	expected, analysisID, err := changeExpectation(ctx, o.db, operatorActor(), d.ID, change)

@@ -126,7 +126,7 @@ func createTokenCommand(ctx context.Context, o invocation) error {
 	}
 	t := apiToken{
 		Name:        o.names[1],
-		Permissions: splitList(o.options.Get("permissions")),
+		Permissions: listOfText(o.options.Get("permissions")),
 		ExpiresAt:   now.AddDate(0, 0, days),
 	}
 
