@@ -146,11 +146,7 @@ func (a *analyzer) beginMerge(ctx context.Context, t task) error {
 			WHERE id <> $4 AND (n > $2 OR changes > $3 OR queued_at < now() - interval '1 year')
 		)`
 
-	return inTransaction(ctx, a.db, func(tx pgx.Tx) error {
-		if err := advisoryLock(ctx, tx, lockAnalyses+t.AnalysisID); err != nil {
-			return err
-		}
-
+	return underLock(ctx, a.db, lockAnalyses+t.AnalysisID, func(tx pgx.Tx) error {
 		if err := oneRow(ctx, tx, "begin merge", begin, t.AnalysisID, t.Token); err != nil {
 			return err
 		}

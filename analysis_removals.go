@@ -212,11 +212,7 @@ func (a *analyzer) decide(ctx context.Context, t task, again bool) (step string,
 		WHERE id = $1`
 
 	step = stepRemove
-	err = inTransaction(ctx, a.db, func(tx pgx.Tx) error {
-		if err := advisoryLock(ctx, tx, lockAnalyses+t.AnalysisID); err != nil {
-			return err
-		}
-
+	err = underLock(ctx, a.db, lockAnalyses+t.AnalysisID, func(tx pgx.Tx) error {
 		now, err := collectOne[struct{ AnyMissing, OthersMayLook bool }](ctx, tx, errNotOurs, "look at analysis", ask,
 			a.instance, t.AnalysisID, t.Token)
 		if err != nil {

@@ -129,10 +129,7 @@ func auditKeys(ctx context.Context, db *pgxpool.Pool, ring *keyring) error {
 		) AS former
 		WHERE former.fingerprints <> $2 -- in a new database it is null, so there is no row`
 
-	return inTransaction(ctx, db, func(tx pgx.Tx) error {
-		if err := advisoryLock(ctx, tx, lockKeys); err != nil {
-			return err
-		}
+	return underLock(ctx, db, lockKeys, func(tx pgx.Tx) error {
 		_, err := execute(ctx, tx, "audit keys", query, serviceActor().name, ring.fingerprints())
 		return err
 	})
@@ -182,11 +179,7 @@ func pruneAudit(
 		WHERE s.audit_id = l.id
 			AND s.seq <= $1`
 
-	err = inTransaction(ctx, db, func(tx pgx.Tx) error {
-		if err := advisoryLock(ctx, tx, lockSeal); err != nil {
-			return err
-		}
-
+	err = underLock(ctx, db, lockSeal, func(tx pgx.Tx) error {
 		// The triggers let only retention delete rows of the audit log.
 		_, err := tx.Exec(ctx, `SET LOCAL cairn.retention = 'on'; SET LOCAL statement_timeout = 0`)
 		if err != nil {

@@ -180,11 +180,7 @@ func noteInstance(ctx context.Context, db *pgxpool.Pool, id string, ring *keyrin
 			alive_since = CASE WHEN i.live_until < now() THEN now() ELSE i.alive_since END`
 
 	ours := ring.fingerprints()
-	return inTransaction(ctx, db, func(tx pgx.Tx) error {
-		if err := advisoryLock(ctx, tx, lockKeys); err != nil {
-			return err
-		}
-
+	return underLock(ctx, db, lockKeys, func(tx pgx.Tx) error {
 		living, err := collect[struct {
 			Signer       string
 			Fingerprints []string

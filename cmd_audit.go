@@ -29,7 +29,10 @@ var errBreaks = errors.New("the audit log has a new break")
 // row for each break that the log does not tell of yet, and fails if it added one. With --head, it
 // also fails if the log tells of a break after that seal, or does not hold the seal.
 func verifyAuditCommand(ctx context.Context, o invocation, ring *keyring) error {
-	const holds = `SELECT EXISTS (SELECT FROM audit_seals WHERE seq = $1 AND mac = $2)`
+	const query = `
+		SELECT
+			EXISTS (SELECT FROM audit_seals WHERE seq = $1 AND mac = $2) AS has_head,
+			(SELECT count(*) FROM audit_unsealed) AS waiting`
 
 	head, err := parseHead(o.option("head", "0:00"))
 	if err != nil {
@@ -45,11 +48,7 @@ func verifyAuditCommand(ctx context.Context, o invocation, ring *keyring) error 
 
 	// The instances seal rows meanwhile, so the findings are recorded under the lock.
 	var added []string
-	err = inTransaction(ctx, o.db, func(tx pgx.Tx) error {
-		if err := advisoryLock(ctx, tx, lockSeal); err != nil {
-			return err
-		}
-
+	err = underLock(ctx, o.db, lockSeal, func(tx pgx.Tx) error {
 		unsealed, err := queueUnsealed(ctx, tx)
 		if err != nil {
 			return err
@@ -65,14 +64,10 @@ func verifyAuditCommand(ctx context.Context, o invocation, ring *keyring) error 
 	if err != nil {
 		return err
 	}
-	hasHead, err := scalar[bool](ctx, o.db, "look for the head", holds,
-		head.seq, head.mac)
-	if err != nil {
-		return err
-	}
-
-	waiting, err := scalar[int64](ctx, o.db, "count unsealed rows",
-		`SELECT count(*) FROM audit_unsealed`)
+	log, err := collectOne[struct {
+		HasHead bool
+		Waiting int64
+	}](ctx, o.db, nil, "look for the head", query, head.seq, head.mac)
 	if err != nil {
 		return err
 	}
@@ -89,9 +84,9 @@ func verifyAuditCommand(ctx context.Context, o invocation, ring *keyring) error 
 		}
 	}
 	err = o.print(nil, nil, "head %s, rows that wait for their seal: %d",
-		c.newest.head(), waiting)
+		c.newest.head(), log.Waiting)
 
-	if head.seq > 0 && !hasHead {
+	if head.seq > 0 && !log.HasHead {
 		return fmt.Errorf("%w: it does not hold the seal %s: it was cut off or rewritten, "+
 			"or the seal is older than the last prune",
 			errBreaks, head.head())

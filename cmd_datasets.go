@@ -42,6 +42,17 @@ func (o invocation) getDataset(ctx context.Context, name string) (dataset, error
 		name)
 }
 
+// withDataset returns a command that runs do with the dataset that it names first.
+func withDataset(do func(context.Context, invocation, dataset) error) action {
+	return func(ctx context.Context, o invocation) error {
+		d, err := o.getDataset(ctx, o.names[0])
+		if err != nil {
+			return err
+		}
+		return do(ctx, o, d)
+	}
+}
+
 // createDatasetCommand is "cairn dataset create".
 func createDatasetCommand(ctx context.Context, o invocation) error {
 	_, err := o.createDataset(ctx, o.names[0], o.names[1])
@@ -49,11 +60,7 @@ func createDatasetCommand(ctx context.Context, o invocation) error {
 }
 
 // setDatasetCommand is "cairn dataset set".
-func setDatasetCommand(ctx context.Context, o invocation) error {
-	d, err := o.getDataset(ctx, o.names[0])
-	if err != nil {
-		return err
-	}
+func setDatasetCommand(ctx context.Context, o invocation, d dataset) error {
 
 	about, err := o.readAbout()
 	if err != nil {
@@ -229,11 +236,7 @@ func listDatasetsCommand(ctx context.Context, o invocation) error {
 }
 
 // analyzeCommand is "cairn dataset analyze".
-func analyzeCommand(ctx context.Context, o invocation) error {
-	d, err := o.getDataset(ctx, o.names[0])
-	if err != nil {
-		return err
-	}
+func analyzeCommand(ctx context.Context, o invocation, d dataset) error {
 	return o.analyze(ctx, d, o.options.Has("wait"))
 }
 
@@ -358,11 +361,7 @@ func anyInstanceLives(ctx context.Context, db *pgxpool.Pool) (bool, error) {
 
 // expectCommand is "cairn dataset expect". With options it changes the expectation and, if the
 // service runs, waits for the checks.
-func expectCommand(ctx context.Context, o invocation) error {
-	d, err := o.getDataset(ctx, o.names[0])
-	if err != nil {
-		return err
-	}
+func expectCommand(ctx context.Context, o invocation, d dataset) error {
 	if len(o.options) == 0 {
 		expected, err := readExpectation(ctx, o.db, d.ID)
 		return o.print(err, expected, "%s", expected.describe())
@@ -395,12 +394,8 @@ func expectCommand(ctx context.Context, o invocation) error {
 }
 
 // removeDatasetCommand is "cairn dataset remove".
-func removeDatasetCommand(ctx context.Context, o invocation) error {
-	d, err := o.getDataset(ctx, o.names[0])
-	if err != nil {
-		return err
-	}
-	err = o.confirm(ctx, "Forget the dataset %s with its accepted findings? Its files stay.",
+func removeDatasetCommand(ctx context.Context, o invocation, d dataset) error {
+	err := o.confirm(ctx, "Forget the dataset %s with its accepted findings? Its files stay.",
 		d.Name)
 	if err != nil {
 		return err
@@ -413,12 +408,7 @@ func removeDatasetCommand(ctx context.Context, o invocation) error {
 // reportCommand is "cairn report DATASET". It returns errFindings if the report has findings, if no
 // file is located, or if the dataset was not checked. It returns another error if the last analysis
 // failed.
-func reportCommand(ctx context.Context, o invocation) error {
-	name := o.names[0]
-	d, err := o.getDataset(ctx, name)
-	if err != nil {
-		return err
-	}
+func reportCommand(ctx context.Context, o invocation, d dataset) error {
 	report, err := inSnapshot(ctx, o.db, d.report)
 	if err != nil {
 		return err
@@ -434,7 +424,7 @@ func reportCommand(ctx context.Context, o invocation) error {
 	}
 
 	if report.Failure != nil {
-		return fmt.Errorf("the last analysis of %q failed", name)
+		return fmt.Errorf("the last analysis of %q failed", o.names[0])
 	}
 	if report.Verdict != hasNoFindings {
 		return errFindings
@@ -444,17 +434,12 @@ func reportCommand(ctx context.Context, o invocation) error {
 
 // compareCommand is "cairn compare DATASET OTHER". It returns errDifferent unless cells were
 // compared, all have the same content, and all rasters are located.
-func compareCommand(ctx context.Context, o invocation) error {
-	var found [2]dataset
-	for i, name := range o.names {
-		d, err := o.getDataset(ctx, name)
-		if err != nil {
-			return err
-		}
-		found[i] = d
+func compareCommand(ctx context.Context, o invocation, d dataset) error {
+	other, err := o.getDataset(ctx, o.names[1])
+	if err != nil {
+		return err
 	}
-
-	if found[0].ID == found[1].ID {
+	if other.ID == d.ID {
 		return fmt.Errorf("%s and %s are the same dataset",
 			o.names[0], o.names[1])
 	}
@@ -465,13 +450,13 @@ func compareCommand(ctx context.Context, o invocation) error {
 			db:       o.db,
 			patience: 30 * time.Second,
 		}, nil),
-		here:  found[0],
-		there: found[1],
+		here:  d,
+		there: other,
 		query: func(do func(context.Context) error) error { return do(ctx) },
 	}
 
 	out := bufio.NewWriter(o.stdout)
-	err := errors.Join(compared.write(ctx, out, true), out.Flush())
+	err = errors.Join(compared.write(ctx, out, true), out.Flush())
 	if err != nil {
 		return err
 	}
@@ -485,11 +470,7 @@ func compareCommand(ctx context.Context, o invocation) error {
 }
 
 // vrtCommand is "cairn vrt DATASET". The sources are absolute paths of this machine.
-func vrtCommand(ctx context.Context, o invocation) error {
-	d, err := o.getDataset(ctx, o.names[0])
-	if err != nil {
-		return err
-	}
+func vrtCommand(ctx context.Context, o invocation, d dataset) error {
 
 	where, wrong := o.cfg.findDirectory(d.Path)
 	if wrong != nil {

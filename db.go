@@ -95,6 +95,16 @@ func advisoryLock(ctx context.Context, tx pgx.Tx, key int64) error {
 	return err
 }
 
+// underLock is inTransaction for a transaction that holds the lock of this key.
+func underLock(ctx context.Context, db *pgxpool.Pool, key int64, do func(tx pgx.Tx) error) error {
+	return inTransaction(ctx, db, func(tx pgx.Tx) error {
+		if err := advisoryLock(ctx, tx, key); err != nil {
+			return err
+		}
+		return do(tx)
+	})
+}
+
 // pause waits for the duration or the end of ctx, whichever comes first.
 func pause(ctx context.Context, d time.Duration) {
 	select {

@@ -63,14 +63,7 @@ type route struct {
 
 // reads returns the row of a route that only reads. It takes no body.
 func reads(path string, who requirement, handler handler, class class, query ...string) route {
-	return route{
-		method:  http.MethodGet,
-		path:    path,
-		who:     who,
-		handler: handler,
-		query:   strings.Join(query, " "),
-		class:   class,
-	}
+	return changes("GET "+path, who, handler, class, 0, query...)
 }
 
 // changes returns the row of a route for another method, which takes a body of up to maxBody bytes.

@@ -605,11 +605,7 @@ func (a *announcements) changeMessage(
 ) error {
 	ctx := r.Context()
 	by := actorOf(r)
-	return inTransaction(ctx, a.core.db, func(tx pgx.Tx) error {
-		if err := advisoryLock(ctx, tx, lockMessages); err != nil {
-			return err
-		}
-
+	return underLock(ctx, a.core.db, lockMessages, func(tx pgx.Tx) error {
 		nobody := by
 		nobody.id = nil
 		before, err := getMessage(ctx, tx, nobody, pathID(r, "id"))

@@ -104,11 +104,7 @@ func (by actor) coversHolders(ctx context.Context, q querier, roleID int64) erro
 // grant or a password token goes through it. These do not: logins, rehashing, sweeping, and ending
 // one's own sessions and API tokens.
 func changeAccess(ctx context.Context, db *pgxpool.Pool, do func(tx pgx.Tx) error) error {
-	return inTransaction(ctx, db, func(tx pgx.Tx) error {
-		if err := advisoryLock(ctx, tx, lockAccess); err != nil {
-			return err
-		}
-
+	return underLock(ctx, db, lockAccess, func(tx pgx.Tx) error {
 		hadOne, err := administratorExists(ctx, tx)
 		if err != nil {
 			return err
