@@ -112,7 +112,7 @@ func usageSteps() []struct {
 		{"dataset set tiles --crs EPSG:25832 --vertical-crs EPSG:5783 --folder west --json", "", 0, `"folder_crs":\[{"folder":"west"`},
 		{"dataset set tiles --crs=EPSG:5783", "", 1, `must be the code of a known CRS`},
 		{"dataset add $root/odd --requires dataset.manage --name broken --crs EPSG:25832 --vertical-crs EPSG:5783", "", 0, `created dataset 2, broken, of .*/odd\nanalysis 1 of broken: 1 file, 1 added`},
-		{"dataset analyze tiles --wait --force --checksums", "", 0, `analysis 2 of tiles: 2 files, 2 added, 0 changed, 0 removed\n2 of 2 files located`},
+		{"dataset analyze tiles --wait --force --checksums --heights", "", 0, `analysis 2 of tiles: 2 files, 2 added, 0 changed, 0 removed\n2 of 2 files located`},
 		{"dataset list --json", "", 0, `"name":"broken"`},
 		{"report 1", "", 0, `no findings: dataset tiles`},
 		{"report broken", "", 3, `1 finding: dataset broken`},

@@ -314,8 +314,8 @@ func flagParameter(v *invalid, query url.Values, name string) bool {
 	return isSet
 }
 
-// messagesPage selects the messages after two keys, as the reader sees them, the newest first. Of its
-// parameters from $3 on, false and null select all.
+// messagesPage selects the messages after two keys, as the reader sees them, the newest first. Of
+// its parameters from $3 on, false and null select all.
 const messagesPage = `
 	SELECT ` + messageColumns + messageReader + `
 	WHERE (NOT $3::boolean OR ` + messageAddressed + `)
