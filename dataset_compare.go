@@ -229,7 +229,8 @@ const maxNamedFiles = 10_000
 
 // pairFiles pairs the files of one cell, which come in the order of their paths. First, files of
 // the same path are pairs, then files of the same name, then files with the same pixels and the
-// same corner (to a tenth of a pixel), then files with the same pixels, then any.
+// same corner (to a tenth of a pixel), then files with the same pixels, then any. It uses up the
+// slice.
 func pairFiles(cell []cellFile) (pairs []filePair) {
 	keys := []func(cellFile) string{
 		func(f cellFile) string { return f.path },
@@ -246,19 +247,18 @@ func pairFiles(cell []cellFile) (pairs []filePair) {
 
 	isShared := slices.ContainsFunc(cell, func(f cellFile) bool { return f.isHere != cell[0].isHere })
 
-	isPaired := map[int64]bool{}
 	for _, key := range keys {
-		there := map[string][]int64{} // files without a partner
+		there := map[string][]int64{}
 		for _, f := range cell {
-			if !f.isHere && !isPaired[f.id] {
+			if !f.isHere {
 				there[key(f)] = append(there[key(f)], f.id)
 			}
 		}
 
+		isPaired := map[int64]bool{}
 		for _, f := range cell {
 			partners := there[key(f)]
-			isFree := f.isHere && !isPaired[f.id]
-			if !isFree || len(partners) == 0 {
+			if !f.isHere || len(partners) == 0 {
 				continue
 			}
 
@@ -267,18 +267,17 @@ func pairFiles(cell []cellFile) (pairs []filePair) {
 			isPaired[partners[0]] = true
 			pairs = append(pairs, filePair{f.id, partners[0], isShared})
 		}
+
+		cell = slices.DeleteFunc(cell, func(f cellFile) bool { return isPaired[f.id] })
 	}
 
 	// Each file that is left is compared with none.
 	for _, f := range cell {
-		if isPaired[f.id] {
-			continue
-		}
+		pair := filePair{there: f.id, isShared: isShared}
 		if f.isHere {
-			pairs = append(pairs, filePair{here: f.id, isShared: isShared})
-		} else {
-			pairs = append(pairs, filePair{there: f.id, isShared: isShared})
+			pair = filePair{here: f.id, isShared: isShared}
 		}
+		pairs = append(pairs, pair)
 	}
 
 	return pairs
