@@ -20,7 +20,9 @@ type batch struct {
 	files    []batchFile // new or changed, to be read
 	missing  []string    // paths of rows for which the directory has no file
 	seen     int         // files in the directory
-	failed   int         // unchanged files that are corrupt
+	failed   int         // files that are corrupt
+	added    []string    // paths; see classify, as of the next
+	changed  []string
 	warnings []string
 	isDeadly bool // the first file has ended the program maxDeaths times
 }

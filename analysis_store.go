@@ -42,23 +42,23 @@ func (a *analyzer) storeBatch(ctx context.Context, t task, b batch) error {
 			return err
 		}
 
-		o := b.classify(before)
-		if _, err := execute(ctx, tx, "note changes", noteChanges, t.AnalysisID, o.added, o.changed); err != nil {
+		b.classify(before)
+		if _, err := execute(ctx, tx, "note changes", noteChanges, t.AnalysisID, b.added, b.changed); err != nil {
 			return err
 		}
 
-		if _, err := execute(ctx, tx, "add candidates", addCandidates, t.AnalysisID, o.missing); err != nil {
+		if _, err := execute(ctx, tx, "add candidates", addCandidates, t.AnalysisID, b.missing); err != nil {
 			return err
 		}
 
 		return oneRow(ctx, tx, "count files", count,
 			t.AnalysisID,
 			t.Token,
-			o.total,
-			len(o.added),
-			len(o.changed),
-			o.failed,
-			o.warnings,
+			b.seen,
+			len(b.added),
+			len(b.changed),
+			b.failed,
+			b.warnings,
 			maxWarnings)
 	})
 	if err == nil {
@@ -68,54 +68,35 @@ func (a *analyzer) storeBatch(ctx context.Context, t task, b batch) error {
 	return err
 }
 
-// outcome is what is stored of a batch besides rows.
-type outcome struct {
-	added    []string // paths
-	changed  []string // paths
-	missing  []string // paths
-	total    int      // files
-	failed   int      // files
-	warnings []string
-}
-
-// classify returns the outcome of a batch whose files have been read. before holds the rows that
-// were replaced, by path.
-func (b batch) classify(before map[string]ElevationDatasetFileMeta) outcome {
-	o := outcome{
-		missing:  b.missing,
-		total:    b.seen,
-		failed:   b.failed,
-		warnings: b.warnings,
-	}
-
+// classify completes a batch whose files have been read, by what has become of them. before holds
+// the rows that were replaced, by path.
+func (b *batch) classify(before map[string]ElevationDatasetFileMeta) {
 	var vanished []string
 	for _, f := range b.files {
 		old, isKnown := before[f.Path]
 		switch {
 		case f.row == nil:
 			vanished = append(vanished, f.Path)
-			o.total--
+			b.seen--
 			if f.known.ID != 0 {
-				o.missing = append(o.missing, f.Path)
+				b.missing = append(b.missing, f.Path)
 			}
 		case !isKnown:
-			o.added = append(o.added, f.Path)
+			b.added = append(b.added, f.Path)
 		case !sameContent(old, *f.row):
-			o.changed = append(o.changed, f.Path)
+			b.changed = append(b.changed, f.Path)
 		}
 
 		if f.row != nil && isFailed(f.row.Status) {
-			o.failed++
+			b.failed++
 		}
 	}
 
 	if n := len(vanished); n > 0 {
 		const format = "%s: this file was found, but was gone when it was to be read (%s in all)"
 		text := fmt.Sprintf(format, vanished[0], plural(int64(n), "file"))
-		o.warnings = append(o.warnings, text)
+		b.warnings = append(b.warnings, text)
 	}
-
-	return o
 }
 
 // isFailed reports whether a file with this status counts as failed.
