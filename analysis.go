@@ -164,27 +164,24 @@ func createAnalysis(ctx context.Context, db *pgxpool.Pool, by actor, datasetID i
 			), 0)
 		RETURNING ` + analysisColumns
 
-	const checksOnly = `
-		SELECT coalesce(max(id), 0)
+	const present = `
+		SELECT id, checks_only
 		FROM analyses
-		WHERE dataset_id = $1 AND finished_at IS NULL AND checks_only`
+		WHERE dataset_id = $1 AND finished_at IS NULL`
 
 	err = changeDataset(ctx, db, by, datasetID, "analysis.create", func(tx pgx.Tx, d dataset) (_, _ any, err error) {
-		// Cancel an analysis that only checks.
-		checks, err := scalar[int64](ctx, tx, "look for checks", checksOnly, d.ID)
-		if err == nil && checks != 0 {
-			err = endAnalysis(ctx, tx, checks, "", stateCanceled, failure{})
-		}
-		if err != nil {
-			return nil, nil, err
-		}
-
-		running, err := runningAnalysis(ctx, tx, d.ID)
-		if running != 0 {
+		running, err := collectOne[struct {
+			ID         int64
+			ChecksOnly bool
+		}](ctx, tx, nil, "get running analysis", present, d.ID)
+		switch {
+		case running.ChecksOnly:
+			err = endAnalysis(ctx, tx, running.ID, "", stateCanceled, failure{})
+		case running.ID != 0:
 			err = &problem{
 				status:   http.StatusConflict,
 				code:     codeAnalysisRunning,
-				location: analysisPath(d.ID, running),
+				location: analysisPath(d.ID, running.ID),
 				detail:   "An analysis of this dataset is running. Wait for its end, or cancel it.",
 			}
 		}
