@@ -516,34 +516,22 @@ func (a *analyzer) runChecks(ctx context.Context, t task) (*results, error) {
 	found, err := inSnapshot(ctx, a.db, func(ctx context.Context, q querier) (found *results, err error) {
 		defer func() {
 			if v := recover(); v != nil {
-				err = &failure{failureInternal, fmt.Sprintf("The checks failed: %v", v)}
+				err = fmt.Errorf("%v", v)
 			}
 		}()
 		return findResults(ctx, q, d, t.AnalysisID, compare)
 	})
 
-	if _, failed := errors.AsType[*failure](err); failed {
-		return nil, err
+	// The database stores no numbers that are infinite or NaN.
+	if err == nil {
+		_, err = json.Marshal([]any{found.summary, found.picture, found.byStatus})
 	}
 
 	mayPass := ctx.Err() != nil || isUnavailable(err) || isRefused(err)
 	if err != nil && !mayPass {
-		return nil, &failure{failureInternal, fmt.Sprintf("The checks failed: %v", err)}
+		err = &failure{failureInternal, fmt.Sprintf("The checks failed: %v", err)}
 	}
-	if err != nil {
-		return nil, err
-	}
-
-	stored := []any{
-		found.summary,
-		found.picture,
-		found.byStatus,
-	}
-	if _, err := json.Marshal(stored); err != nil {
-		return nil, &failure{failureInternal, fmt.Sprintf("The results of the checks cannot be stored: %v", err)}
-	}
-
-	return found, nil
+	return found, err
 }
 
 // storeResults ends an analysis and stores what its checks found; nil keeps the former results. If
