@@ -104,7 +104,7 @@ type fileSet struct {
 	seed    maphash.Seed
 	names   *regexp.Regexp // as expected
 	kindOf  map[fileKind]int32
-	formats map[string]string // unreadFormats
+	formats map[string]string // namesOfUnread
 }
 
 // flawList is what one kind of check found.
@@ -147,61 +147,55 @@ func newFileSet(n int64, expected storedExpectation) *fileSet {
 		seed:     maphash.MakeSeed(),
 		names:    expected.namePattern(),
 		kindOf:   map[fileKind]int32{},
-		formats:  unreadFormats(),
+		formats:  namesOfUnread(),
 	}
 }
 
-// unreadFormats returns the names of raster and point-cloud formats that Cairn does not read. The
-// keys are extensions, and the formats that unsupportedFormat recognizes.
-func unreadFormats() map[string]string {
-	return map[string]string{
-		// Copies that have not ended.
-		".crdownload": halfFinished,
-		".download":   halfFinished,
-		".filepart":   halfFinished,
-		".part":       halfFinished,
-		".partial":    halfFinished,
-		".tmp":        halfFinished,
+// unreadFormats names the raster and point-cloud formats that Cairn does not read, each with its
+// extensions, and with the formats that unsupportedFormat recognizes.
+const unreadFormats = `
+	half-finished copy: .crdownload .download .filepart .part .partial .tmp
 
-		// Point clouds.
-		".e57": "E57 point cloud",
-		".las": "LAS point cloud",
-		"las":  "LAS point cloud",
-		".laz": "LAZ point cloud",
+	E57 point cloud: .e57
+	LAS point cloud: .las las
+	LAZ point cloud: .laz
 
-		// Rasters.
-		".adf":     "Arc/Info grid",
-		".bag":     "BAG",
-		".bil":     "BIL",
-		".bip":     "BIP",
-		".bsq":     "BSQ",
-		".bt":      "Binary Terrain",
-		".dem":     "USGS DEM",
-		".ecw":     "ECW",
-		".gpkg":    "GeoPackage",
-		".grb":     "GRIB",
-		".grb2":    "GRIB",
-		".grd":     "GRD grid",
-		".grib":    "GRIB",
-		"grib":     "GRIB",
-		".h5":      "HDF5",
-		".hdf":     "HDF",
-		"hdf5":     "HDF5 or netCDF-4",
-		".img":     "Erdas Imagine",
-		"hfa":      "Erdas Imagine",
-		".jp2":     "JPEG 2000",
-		"jp2":      "JPEG 2000",
-		".kea":     "KEA",
-		".mbtiles": "MBTiles",
-		".nc":      "netCDF",
-		"netcdf":   "netCDF",
-		".pix":     "PCIDSK",
-		".rst":     "Idrisi",
-		".sid":     "MrSID",
-		".ter":     "Terragen",
-		".vrt":     "GDAL VRT",
-		".xyz":     "XYZ text",
+	Arc/Info grid: .adf
+	BAG: .bag
+	BIL: .bil
+	BIP: .bip
+	BSQ: .bsq
+	Binary Terrain: .bt
+	ECW: .ecw
+	Erdas Imagine: .img hfa
+	GDAL VRT: .vrt
+	GRD grid: .grd
+	GRIB: .grb .grb2 .grib grib
+	GeoPackage: .gpkg
+	HDF5 or netCDF-4: hdf5
+	HDF5: .h5
+	HDF: .hdf
+	Idrisi: .rst
+	JPEG 2000: .jp2 jp2
+	KEA: .kea
+	MBTiles: .mbtiles
+	MrSID: .sid
+	PCIDSK: .pix
+	Terragen: .ter
+	USGS DEM: .dem
+	XYZ text: .xyz
+	netCDF: .nc netcdf`
+
+// namesOfUnread returns the names of unreadFormats, by extension and by format.
+func namesOfUnread() map[string]string {
+	names := map[string]string{}
+	for line := range strings.Lines(unreadFormats) {
+		name, keys, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		for _, key := range strings.Fields(keys) {
+			names[key] = name
+		}
 	}
+	return names
 }
 
 // add appends the record of a row. Rows come in the order of their paths.

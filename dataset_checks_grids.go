@@ -474,15 +474,10 @@ func (s *fileSet) checkOverlap(g *tileGrid, file int32, around []int32) {
 func (s *fileSet) findMissing(g *tileGrid) {
 	// Cells beside each other make a run.
 	for _, c := range g.cells {
-		last := len(g.runs) - 1
-		isNext := last >= 0 && g.runs[last].Row == c.row && c.column <= g.runs[last].To+1
-		if isNext {
-			g.runs[last].To = c.column
-		} else {
-			g.runs = append(g.runs, cellRun{c.row, c.column, c.column})
-		}
+		g.runs = append(g.runs, cellRun{c.row, c.column, c.column})
 	}
 
+	g.runs = mergeRuns(g.runs)
 	g.gaps = g.findGaps(g.runs)
 	g.Missing = tilesIn(g.gaps)
 

@@ -150,7 +150,7 @@ func (c *catalogue) drawView(
 	defer slots.leavePool()
 
 	draw := func(ctx context.Context, q querier) (*coverage, error) {
-		grids, err := storedGrids(ctx, q, d.ID)
+		grids, err := d.storedGrids(ctx, q)
 		if err != nil {
 			return nil, err
 		}

@@ -80,8 +80,9 @@ func (c *catalogue) getFile(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	severityOf := severities()
 	for i, f := range details.Findings {
-		details.Findings[i].Severity = severityOf(f.Code)
+		details.Findings[i].Severity = severityOf[f.Code]
 	}
 
 	details.Changes, err = collect[pastChange](r.Context(), c.core.db, "list changes of a file", changes,

@@ -4,7 +4,6 @@ import (
 	"encoding/csv"
 	"io"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -38,52 +37,59 @@ const (
 	note    = "note"
 )
 
+// kindsOfFindings has a line for each kind of findings, the worst first: its severity, its code,
+// what it means, and its word in the summary.
+const kindsOfFindings = `
+	error not_found: known files were not found, too many to be removed; not found
+	error not_examined: directories could not be examined; not examined
+	error corrupt: files are corrupt; corrupt
+	error unreadable: files that should be rasters cannot be read as such; unreadable
+	error no_extent: files have no georeference, or an unknown CRS; without georeference or CRS
+	error unread: files of formats that Cairn does not read, and half-finished copies; not read
+	error checksum: files contradict lists of checksums, or were not compared; with a wrong checksum
+	error specification: files are not as specified; not as specified
+	error missing: tiles are missing between the others, or inside the boundary; missing tile
+	error far: files lie far from all others; far away
+	error name: file names contradict what is in the files; misnamed
+	error misaligned: tiles do not fill exactly their cell of the grid; misaligned
+	error overlap: tiles cover the place of another; overlapping
+	error crs: files have another CRS than most; in another CRS
+	error vertical_crs: files have another vertical CRS than most; with another vertical CRS
+	error unit: files have heights in another unit than most; with another unit
+
+	warning outside_area: files lie outside the area of use of their CRS; outside their CRS's area
+	warning mixed: folders hold files of several kinds, none of which is usual; mixed
+	warning resolution: files have another posting than most of their CRS; with another posting
+	warning sample_type: files have another data type than most; with another data type
+	warning nodata: files have another nodata value than most; with another nodata value
+	warning scale: files have another scale or offset than most; with another scale
+	warning bands: files have another number of bands than most; with another number of bands
+	warning orientation: files are rotated or upside down, unlike most; with another orientation
+	warning suspect_data: files are far smaller than their neighbours; with suspect data
+	warning duplicate: files seem to be copies of another; duplicate
+
+	note warning: files were read with a warning; with a warning`
+
 // findingKinds returns the kinds of findings, the worst first.
-func findingKinds() []findingKind {
-	return []findingKind{
-		{findingNotFound, severe, "known files were not found, too many to be removed", "not found"},
-		{findingNotExamined, severe, "directories could not be examined", "not examined"},
-		{fileStatusCorrupt, severe, "files are corrupt", "corrupt"},
-		{"unreadable", severe, "files that should be rasters cannot be read as such", "unreadable"},
-		{"no_extent", severe, "files have no georeference, or an unknown CRS", "without georeference or CRS"},
-		{"unread", severe, "files of formats that Cairn does not read, and half-finished copies", "not read"},
-		{findingChecksum, severe, "files contradict lists of checksums, or were not compared", "with a wrong checksum"},
-		{findingSpecification, severe, "files are not as specified", "not as specified"},
-		{findingMissing, severe, "tiles are missing between the others, or inside the boundary", "missing tile"},
-		{"far", severe, "files lie far from all others", "far away"},
-		{"name", severe, "file names contradict what is in the files", "misnamed"},
-		{"misaligned", severe, "tiles do not fill exactly their cell of the grid", "misaligned"},
-		{"overlap", severe, "tiles cover the place of another", "overlapping"},
-		{"crs", severe, "files have another CRS than most", "in another CRS"},
-		{"vertical_crs", severe, "files have another vertical CRS than most", "with another vertical CRS"},
-		{"unit", severe, "files have heights in another unit than most", "with another unit"},
-
-		{"outside_area", warning, "files lie outside the area of use of their CRS", "outside their CRS's area"},
-		{findingMixed, warning, "folders hold files of several kinds, none of which is usual", "mixed"},
-		{"resolution", warning, "files have another posting than most of their CRS", "with another posting"},
-		{"sample_type", warning, "files have another data type than most", "with another data type"},
-		{"nodata", warning, "files have another nodata value than most", "with another nodata value"},
-		{"scale", warning, "files have another scale or offset than most", "with another scale"},
-		{"bands", warning, "files have another number of bands than most", "with another number of bands"},
-		{"orientation", warning, "files are rotated or upside down, unlike most", "with another orientation"},
-		{"suspect_data", warning, "files are far smaller than their neighbours", "with suspect data"},
-		{"duplicate", warning, "files seem to be copies of another", "duplicate"},
-
-		{"warning", note, "files were read with a warning", "with a warning"},
+func findingKinds() (kinds []findingKind) {
+	for line := range strings.Lines(kindsOfFindings) {
+		head, texts, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		severity, code, isKind := strings.Cut(head, " ")
+		detail, short, _ := strings.Cut(texts, "; ")
+		if isKind {
+			kinds = append(kinds, findingKind{code, severity, detail, short})
+		}
 	}
+	return kinds
 }
 
-// kindOf returns the index in findingKinds of the kind with that code, -1 where there is none.
-func kindOf(code string) int {
-	return slices.IndexFunc(findingKinds(), func(kind findingKind) bool { return kind.code == code })
-}
-
-// severityOf returns the severity of a code of findings. It is "" for a code of a former version.
-func severityOf(code string) string {
-	if at := kindOf(code); at >= 0 {
-		return findingKinds()[at].severity
+// severities returns the severity of each kind of findings, by code.
+func severities() map[string]string {
+	found := map[string]string{}
+	for _, kind := range findingKinds() {
+		found[kind.code] = kind.severity
 	}
-	return ""
+	return found
 }
 
 // acceptedFinding is a finding that somebody has accepted: it is no longer reported.
@@ -124,7 +130,7 @@ func (c *catalogue) listFindings(w http.ResponseWriter, r *http.Request) error {
 		LIMIT $4`
 
 	code := r.PathValue("code")
-	if kindOf(code) < 0 {
+	if severities()[code] == "" {
 		return notFound("list of findings", code)
 	}
 
@@ -164,6 +170,7 @@ func (c *catalogue) getFindingsTable(w http.ResponseWriter, r *http.Request) err
 		return err
 	}
 
+	severityOf := severities()
 	rows, err := collect[row](r.Context(), c.core.db, "list findings", query, d.ID)
 	if err != nil {
 		return err
@@ -182,7 +189,7 @@ func (c *catalogue) getFindingsTable(w http.ResponseWriter, r *http.Request) err
 		for _, f := range rows {
 			table.Write([]string{
 				f.Code,
-				severityOf(f.Code),
+				severityOf[f.Code],
 				harmlessCell(f.Path),
 				harmlessCell(f.Detail),
 				csvCell(&f.FirstSeen),
@@ -228,11 +235,15 @@ func (c *catalogue) acceptFindings(w http.ResponseWriter, r *http.Request, in ac
 	const areKnown = `
 		SELECT NOT EXISTS (
 			SELECT FROM unnest($2::text[]) p (path)
-			WHERE NOT EXISTS (
-				SELECT FROM elevation_dataset_file_meta f WHERE f.dataset_id = $1 AND f.path = p.path
-			) AND NOT EXISTS (
-				SELECT FROM dataset_findings f WHERE f.dataset_id = $1 AND f.code = $3 AND f.path = p.path
-			)
+			WHERE $3 NOT IN ('missing', 'mixed')
+				AND p.path NOT LIKE '%/'
+				AND length(p.path) - length(replace(p.path, '*', '')) NOT BETWEEN 1 AND 4
+				AND NOT EXISTS (
+					SELECT FROM elevation_dataset_file_meta f WHERE f.dataset_id = $1 AND f.path = p.path
+				)
+				AND NOT EXISTS (
+					SELECT FROM dataset_findings f WHERE f.dataset_id = $1 AND f.code = $3 AND f.path = p.path
+				)
 		)`
 
 	const query = `
@@ -259,19 +270,13 @@ func (c *catalogue) acceptFindings(w http.ResponseWriter, r *http.Request, in ac
 		paths = append(paths, &path)
 	}
 
-	v.check(kindOf(in.Code) >= 0, "code", fieldUnknown, "must be the code of a finding")
+	v.check(severities()[in.Code] != "", "code", fieldUnknown, "must be the code of a finding")
 	v.check(isText(in.Note, 1000), "note", fieldMalformed, "must say why, in text of 1 to 1,000 characters")
 
-	// The path of one file must be known.
-	isFileCode := in.Code != findingMissing && in.Code != findingMixed
-	var files []string
 	for _, path := range paths {
 		v.check(path == nil || isFindingPath(*path), "path", fieldMalformed,
 			"must be the path of a finding, a folder with a slash at its end, or a pattern; "+
 				"leave it out to accept all findings of the code")
-		if isFileCode && path != nil && !isFindingPattern(*path) {
-			files = append(files, *path)
-		}
 	}
 	if err := v.err(); err != nil {
 		return err
@@ -280,7 +285,8 @@ func (c *catalogue) acceptFindings(w http.ResponseWriter, r *http.Request, in ac
 	ctx := r.Context()
 	var accepted []acceptedFinding
 	err := c.changeDataset(r, "finding.accept", func(tx pgx.Tx, d dataset) (_, _ any, err error) {
-		known, err := scalar[bool](ctx, tx, "look for the files", areKnown, d.ID, files, in.Code)
+		// The path of one file must be known.
+		known, err := scalar[bool](ctx, tx, "look for the files", areKnown, d.ID, paths, in.Code)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -306,15 +312,6 @@ func (c *catalogue) acceptFindings(w http.ResponseWriter, r *http.Request, in ac
 // isFindingPath reports whether a path of findings can be accepted.
 func isFindingPath(path string) bool {
 	return path != "" && len(path) <= maxPath && !strings.ContainsRune(path, 0)
-}
-
-// isFindingPattern reports whether an accepted path stands for several findings, as flagAccepted
-// has it.
-func isFindingPattern(path string) bool {
-	isFolder := strings.HasSuffix(path, "/")
-	asterisks := strings.Count(path, "*")
-	hasAsterisks := asterisks >= 1 && asterisks <= 4
-	return isFolder || hasAsterisks
 }
 
 // reopenFinding answers DELETE /api/v1/datasets/{id}/accepted-findings/{accepted}. The report then

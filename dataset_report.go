@@ -123,9 +123,7 @@ func (c *catalogue) getGaps(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	grids, err := inSnapshot(r.Context(), c.core.db, func(ctx context.Context, q querier) ([]tileGrid, error) {
-		return storedGrids(ctx, q, d.ID)
-	})
+	grids, err := inSnapshot(r.Context(), c.core.db, d.storedGrids)
 	if err != nil {
 		return err
 	}
@@ -282,7 +280,8 @@ func unitOfCRS(name string) string {
 // storedReport is what the database has of a report, besides the findings.
 type storedReport struct {
 	reportState
-	Summary     *resultSummary
+	Summary     resultSummary
+	IsChecked   bool
 	LastCode    string
 	LastState   string
 	WasAnalyzed bool
@@ -295,7 +294,11 @@ func (d dataset) report(ctx context.Context, q querier) (folderReport, error) {
 		SELECT
 			r.analyzed_at,
 			r.checked_at,
-			r.summary,
+			coalesce(
+				r.summary,
+				'{"grids": [], "contents": [], "expected": [], "not_examined": []}'
+			) AS summary,
+			r.dataset_id IS NOT NULL AS is_checked,
 			coalesce(last.failure_code, '') AS last_code,
 			coalesce(last.state, '') AS last_state,
 			last.failure,
@@ -326,14 +329,8 @@ func (d dataset) report(ctx context.Context, q querier) (folderReport, error) {
 	report := folderReport{
 		DatasetID: d.ID,
 		Dataset:   d.Name,
-		resultSummary: resultSummary{
-			Grids:       []tileGrid{},
-			Contents:    []contentCount{},
-			Expected:    []expectedLine{},
-			NotExamined: []string{},
-		},
-		Findings: []finding{},
-		Accepted: []acceptedCount{},
+		Findings:  []finding{},
+		Accepted:  []acceptedCount{},
 	}
 
 	stored, err := collectOne[storedReport](ctx, q, notFound("dataset", d.ID), "get results", query, d.ID)
@@ -347,10 +344,10 @@ func (d dataset) report(ctx context.Context, q querier) (folderReport, error) {
 	}
 	report.Verdict = overview[d.ID].Verdict
 	report.reportState = stored.reportState
+	report.resultSummary = stored.Summary
 
 	switch {
-	case stored.Summary != nil:
-		report.resultSummary = *stored.Summary
+	case stored.IsChecked:
 		if err := report.addFindings(ctx, q); err != nil {
 			return report, err
 		}

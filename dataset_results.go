@@ -264,47 +264,57 @@ func (r *results) addFiles(ctx context.Context, q querier, code, first, count st
 // addNotExamined adds the directories that the analysis could not examine, by its warnings. An
 // analysis that only checks has looked at no directory; then it is the last one that has.
 func (r *results) addNotExamined(ctx context.Context, q querier) error {
-	const query = `
-		SELECT DISTINCT ON (path)
-			left(part[1], 600) AS path,
-			part[2] AS detail,
-			cardinality(a.warnings) AS warnings
-		FROM
-			analyses a,
-			unnest(a.warnings) w,
-			regexp_match(w, '^(.*/): (.*)$') part
-		WHERE part IS NOT NULL AND a.id = (
-			SELECT max(b.id)
+	const walked = `
+		WITH walked AS (
+			SELECT b.warnings
 			FROM analyses own
 			JOIN analyses b ON b.dataset_id = own.dataset_id AND NOT b.checks_only AND b.state <> 'canceled'
 			WHERE own.id = $1
-		)
-		ORDER BY path, detail`
+			ORDER BY b.id DESC
+			LIMIT 1
+		), directories AS (
+			SELECT
+				left(part[1], 600) AS path,
+				min(part[2]) AS detail
+			FROM
+				walked,
+				unnest(warnings) w,
+				regexp_match(w, '^(.*/): (.*)$') part
+			WHERE part IS NOT NULL
+			GROUP BY 1
+		)`
 
-	found, err := collect[struct {
-		Path     string
-		Detail   string
-		Warnings int
-	}](ctx, q, "list directories not examined", query, r.analysisID)
-	if len(found) > 0 && found[0].Warnings >= maxWarnings {
+	const first = walked + `
+		SELECT
+			path,
+			'.' AS place,
+			detail
+		FROM directories
+		ORDER BY path
+		LIMIT $2`
+
+	const count = walked + `
+		SELECT
+			'.' AS folder,
+			count(*) AS total
+		FROM directories
+		HAVING count(*) > 0`
+
+	const isFull = walked + `
+		SELECT EXISTS (
+			SELECT FROM walked, directories WHERE cardinality(warnings) >= $2
+		)`
+
+	mayBeMore, err := scalar[bool](ctx, q, "count warnings", isFull, r.analysisID, maxWarnings)
+	if mayBeMore {
 		more := fmt.Sprintf("More directories may not have been examined: an analysis keeps %d warnings.", maxWarnings)
 		r.summary.NotExamined = append(r.summary.NotExamined, more)
 	}
-
-	for _, f := range found {
-		r.findings = append(r.findings, findingRow{
-			code:   findingNotExamined,
-			path:   f.Path,
-			folder: ".",
-			detail: f.Detail,
-		})
+	if err != nil {
+		return err
 	}
 
-	if len(found) > 0 {
-		r.totals[findingKey{findingNotExamined, "."}] = int64(len(found))
-	}
-
-	return err
+	return r.addFiles(ctx, q, findingNotExamined, first, count, r.analysisID)
 }
 
 // storeSummary replaces the row of a dataset's results.
@@ -624,7 +634,7 @@ func flagAccepted(ctx context.Context, tx pgx.Tx, datasetID int64) error {
 }
 
 // storedGrids returns the grids of the last results of a dataset, with their gaps.
-func storedGrids(ctx context.Context, q querier, datasetID int64) ([]tileGrid, error) {
+func (d dataset) storedGrids(ctx context.Context, q querier) ([]tileGrid, error) {
 	const query = `
 		SELECT
 			grid,
@@ -645,7 +655,7 @@ func storedGrids(ctx context.Context, q querier, datasetID int64) ([]tileGrid, e
 		WHERE dataset_id = $1 AND code = '` + findingMissing + `'`
 
 	results, err := collect[struct{ Summary resultSummary }](ctx, q, "get results",
-		`SELECT summary FROM dataset_results WHERE dataset_id = $1`, datasetID)
+		`SELECT summary FROM dataset_results WHERE dataset_id = $1`, d.ID)
 	if err != nil || len(results) == 0 {
 		return nil, err
 	}
@@ -653,7 +663,7 @@ func storedGrids(ctx context.Context, q querier, datasetID int64) ([]tileGrid, e
 	gaps, err := collect[struct {
 		Grid int
 		cellRun
-	}](ctx, q, "list gaps", query, datasetID)
+	}](ctx, q, "list gaps", query, d.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -663,7 +673,7 @@ func storedGrids(ctx context.Context, q querier, datasetID int64) ([]tileGrid, e
 		Path     string
 		Expected string
 		There    string
-	}](ctx, q, "list missing tiles", named, datasetID)
+	}](ctx, q, "list missing tiles", named, d.ID)
 	grids := results[0].Summary.Grids
 	for i := range grids {
 		grids[i].index = i
@@ -726,22 +736,16 @@ func overviews(ctx context.Context, q querier, ids []int64) (map[int64]resultOve
 				severity,
 				total - accepted AS n
 			FROM dataset_finding_totals
-			JOIN unnest($2::text[], $3::text[]) AS kinds (code, severity) USING (code)
+			JOIN jsonb_each_text($2) AS kinds (code, severity) USING (code)
 			WHERE total > accepted
 		) t ON t.dataset_id = r.dataset_id
 		WHERE r.dataset_id = ANY ($1)
 		GROUP BY r.dataset_id`
 
-	var codes, severities []string
-	for _, kind := range findingKinds() {
-		codes = append(codes, kind.code)
-		severities = append(severities, kind.severity)
-	}
-
 	found, err := collect[struct {
 		ID int64
 		resultOverview
-	}](ctx, q, "count findings", query, ids, codes, severities)
+	}](ctx, q, "count findings", query, ids, severities())
 
 	all := map[int64]resultOverview{}
 	for _, id := range ids {

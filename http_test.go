@@ -211,7 +211,7 @@ func TestComputingEnds(t *testing.T) {
 
 	ts.addChecked("tiles", files)
 	d := must(listDatasets(t.Context(), ts.db, operatorActor(), datasetFilter{}, "", 1))[0]
-	grids := must(storedGrids(t.Context(), ts.db, d.ID))
+	grids := must(d.storedGrids(t.Context(), ts.db))
 	details := must(summarizeDataset(t.Context(), ts.db, d))
 	over, cancel := context.WithTimeout(t.Context(), 0)
 	defer cancel()
