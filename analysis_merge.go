@@ -272,14 +272,17 @@ func (m *merger) compare(ctx context.Context, entries []entry, warnings []string
 // rowAt returns the row with this path, or a zero row. The rows before it have no file.
 func (m *merger) rowAt(ctx context.Context, path string) (row knownRow, err error) {
 	for {
-		first, err := m.firstRow(ctx)
-		if err != nil || first == nil || first.Path > path {
+		if err := m.readRows(ctx); err != nil {
 			return knownRow{}, err
 		}
+		if len(m.rows) == 0 || m.rows[0].Path > path {
+			return knownRow{}, nil
+		}
 
+		first := m.rows[0]
 		m.rows = m.rows[1:]
 		if first.Path == path {
-			return *first, nil
+			return first, nil
 		}
 
 		m.next.missing = append(m.next.missing, first.Path)
@@ -289,9 +292,9 @@ func (m *merger) rowAt(ctx context.Context, path string) (row knownRow, err erro
 	}
 }
 
-// firstRow returns the first row that has not been passed, or nil at the end. It reads the next
-// page of rows when the files have passed the last page. This merge has stored no row beyond that.
-func (m *merger) firstRow(ctx context.Context) (*knownRow, error) {
+// readRows reads the next page of rows when the files have passed the last page. This merge has
+// stored no row beyond that. At the end there are no rows.
+func (m *merger) readRows(ctx context.Context) (err error) {
 	const query = `
 		SELECT
 			id,
@@ -312,24 +315,16 @@ func (m *merger) firstRow(ctx context.Context) (*knownRow, error) {
 		LIMIT $3`
 
 	const atOnce = 5000
-	if len(m.rows) == 0 && !m.done {
-		rows, err := collect[knownRow](ctx, m.a.db, "read rows", query, m.t.DatasetID, m.last, atOnce)
-		if err != nil {
-			return nil, err
-		}
-
-		m.rows = rows
-		m.done = len(rows) < atOnce
-		if len(rows) > 0 {
-			m.last = rows[len(rows)-1].Path
-		}
+	if len(m.rows) > 0 || m.done {
+		return nil
 	}
 
-	if len(m.rows) == 0 {
-		return nil, nil
+	m.rows, err = collect[knownRow](ctx, m.a.db, "read rows", query, m.t.DatasetID, m.last, atOnce)
+	m.done = len(m.rows) < atOnce
+	if len(m.rows) > 0 {
+		m.last = m.rows[len(m.rows)-1].Path
 	}
-
-	return &m.rows[0], nil
+	return err
 }
 
 // end passes on what is left: the rows after the last file have none.

@@ -108,7 +108,10 @@ func isFailed(status string) bool {
 // ids. It returns the deleted rows by path.
 func replaceRows(ctx context.Context, tx pgx.Tx, t task, files []batchFile) (
 	before map[string]ElevationDatasetFileMeta, err error) {
-	const newIDs = `SELECT nextval('elevation_dataset_file_meta_id_seq') AS id FROM generate_series(1, $1::integer)`
+	const newIDs = `
+		SELECT ARRAY(
+			SELECT nextval('elevation_dataset_file_meta_id_seq') FROM generate_series(1, $1::integer)
+		)`
 
 	// The files that were not gone, and the paths of those that have a row.
 	var read []batchFile
@@ -133,7 +136,7 @@ func replaceRows(ctx context.Context, tx pgx.Tx, t task, files []batchFile) (
 		return nil, err
 	}
 
-	ids, err := collect[struct{ ID int64 }](ctx, tx, "take ids", newIDs, len(read)-len(replaced))
+	ids, err := scalar[[]int64](ctx, tx, "take ids", newIDs, len(read)-len(replaced))
 	if err != nil {
 		return nil, err
 	}
@@ -143,7 +146,7 @@ func replaceRows(ctx context.Context, tx pgx.Tx, t task, files []batchFile) (
 	for _, f := range read {
 		// A file that had a row keeps its id.
 		if f.known.ID == 0 {
-			f.known.ID = ids[0].ID
+			f.known.ID = ids[0]
 			f.known.AddedIn = t.AnalysisID
 			ids = ids[1:]
 		}
@@ -157,7 +160,6 @@ func replaceRows(ctx context.Context, tx pgx.Tx, t task, files []batchFile) (
 		names, row := f.row.stored()
 		columns = append(names,
 			"id",
-			"dataset_id",
 			"changed_ns",
 			"sidecars",
 			"reader_version",
@@ -165,9 +167,9 @@ func replaceRows(ctx context.Context, tx pgx.Tx, t task, files []batchFile) (
 			"read_in",
 			"is_list",
 			"content_fault")
+		row = append([]any{t.DatasetID}, row...)
 		row = append(row,
 			f.known.ID,
-			t.DatasetID,
 			f.row.changed,
 			f.Sidecars,
 			version,
@@ -178,12 +180,7 @@ func replaceRows(ctx context.Context, tx pgx.Tx, t task, files []batchFile) (
 		rows = append(rows, row)
 	}
 
-	table := pgx.Identifier{"elevation_dataset_file_meta"}
-	if _, err := tx.CopyFrom(ctx, table, columns, pgx.CopyFromRows(rows)); err != nil {
-		return nil, fmt.Errorf("store rows: %w", err)
-	}
-
-	return before, nil
+	return before, copyRows(ctx, tx, "elevation_dataset_file_meta", rows, columns...)
 }
 
 // keepContent copies the digests and the heights of the row that the file had, and leaves in known

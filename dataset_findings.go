@@ -147,54 +147,36 @@ func (c *catalogue) listFindings(w http.ResponseWriter, r *http.Request) error {
 // at most maxFlaws of each, for spreadsheets.
 func (c *catalogue) getFindingsTable(w http.ResponseWriter, r *http.Request) error {
 	const query = `
-		SELECT
+		SELECT ARRAY[
 			code,
+			coalesce($2::jsonb ->> code, ''),
 			path,
 			detail,
-			first_seen,
-			is_accepted
+			first_seen::text,
+			is_accepted::text
+		] AS cells
 		FROM dataset_findings
 		WHERE dataset_id = $1
 		ORDER BY code, path`
-
-	type row struct {
-		Code       string
-		Path       string
-		Detail     string
-		FirstSeen  int64
-		IsAccepted bool
-	}
 
 	d, err := c.pathDataset(r)
 	if err != nil {
 		return err
 	}
 
-	severityOf := severities()
-	rows, err := collect[row](r.Context(), c.core.db, "list findings", query, d.ID)
+	rows, err := collect[struct{ Cells []string }](r.Context(), c.core.db, "list findings", query, d.ID, severities())
 	if err != nil {
 		return err
 	}
 
 	return writeStream(w, r, "text/csv; charset=utf-8", func(out io.Writer) error {
 		table := csv.NewWriter(out)
-		table.Write([]string{
-			"code",
-			"severity",
-			"path",
-			"detail",
-			"first_seen",
-			"accepted",
-		})
-		for _, f := range rows {
-			table.Write([]string{
-				f.Code,
-				severityOf[f.Code],
-				harmlessCell(f.Path),
-				harmlessCell(f.Detail),
-				csvCell(&f.FirstSeen),
-				csvCell(&f.IsAccepted),
-			})
+		table.Write(strings.Fields("code severity path detail first_seen accepted"))
+		for _, row := range rows {
+			for i, cell := range row.Cells {
+				row.Cells[i] = harmlessCell(cell)
+			}
+			table.Write(row.Cells)
 		}
 
 		table.Flush()
