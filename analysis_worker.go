@@ -31,13 +31,8 @@ type analyzer struct {
 	catalogue *catalogue
 	db        *pgxpool.Pool // for the work of analyses
 	instance  string
+	tuning
 
-	batchSize  int           // files
-	listLines  int64         // of all lists of checksums of a dataset
-	heightTime time.Duration // of one file
-	beforeRead func(path string)
-
-	workers  int           // analyses that this instance owns at a time
 	queued   chan struct{} // has an element if a worker should look for an analysis now
 	contents chan struct{} // likewise, for the worker that reads contents
 	readers  int           // batches that are read and stored at a time
@@ -69,21 +64,17 @@ func newAnalyzer(core *core, catalogue *catalogue, instance string, tuning tunin
 	readers := min(maxReaders, max(2, runtime.GOMAXPROCS(0)/2))
 
 	return &analyzer{
-		core:       core,
-		catalogue:  catalogue,
-		db:         core.database.work,
-		instance:   instance,
-		batchSize:  tuning.batchSize,
-		listLines:  tuning.listLines,
-		workers:    tuning.workers,
-		heightTime: tuning.heightTime,
-		beforeRead: tuning.beforeRead,
-		queued:     make(chan struct{}, 1),
-		contents:   make(chan struct{}, 1),
-		readers:    readers,
-		reading:    newLimiter(readers, readers),
-		checking:   newLimiter(1, 1),
-		waits:      waits,
+		core:      core,
+		catalogue: catalogue,
+		db:        core.database.work,
+		instance:  instance,
+		tuning:    tuning,
+		queued:    make(chan struct{}, 1),
+		contents:  make(chan struct{}, 1),
+		readers:   readers,
+		reading:   newLimiter(readers, readers),
+		checking:  newLimiter(1, 1),
+		waits:     waits,
 	}
 }
 
