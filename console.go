@@ -62,11 +62,10 @@ type page struct {
 	Can    map[string]bool // the permissions that the reader holds
 	Unread int64           // how many messages the reader has not read
 
-	Path   string      // of the page; with a refused form the request has another
-	Query  url.Values  // of the request
-	Next   string      // the address of the next page of a list, or ""
-	Set    []setFilter // the filters of the list; the form adds them
-	Notice string      // about what the reader has just done
+	Path  string      // of the page; with a refused form the request has another
+	Query url.Values  // of the request
+	Next  string      // the address of the next page of a list, or ""
+	Set   []setFilter // the filters of the list; the form adds them
 
 	Action  string     // the path of the form that was refused, or ""
 	Form    url.Values // what was typed in it
@@ -161,21 +160,6 @@ func threeDigits(n float64) string {
 	return fmt.Sprintf("%.3g", n)
 }
 
-// notices returns what a page says after a form was accepted, by the query parameter done.
-func notices() map[string]string {
-	return map[string]string{
-		"added":    "The dataset is registered. Start an analysis to read its files.",
-		"saved":    "Saved.",
-		"ended":    "Ended.",
-		"deleted":  "Deleted.",
-		"read":     "Marked as read.",
-		"canceled": "Canceled.",
-		"password": "Your password has been changed. Your other sessions have ended.",
-		"reset":    "The password is set. Sign in with it.",
-		"out":      "You have signed out.",
-	}
-}
-
 // show returns the handler of a page. It calls each of the changes on the page.
 func (c *console) show(read loader, changes ...func(*page)) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
@@ -228,7 +212,6 @@ func (c *console) readPageFor(r *http.Request, read loader) (*page, error) {
 func (p *page) addReader(r *http.Request) {
 	p.Path = cmp.Or(p.Path, r.URL.Path)
 	p.Query = r.URL.Query()
-	p.Notice = notices()[p.Query.Get("done")]
 	p.Version = version
 
 	p.Can = map[string]bool{}
@@ -671,17 +654,16 @@ func (p *page) Filters(without string) string {
 
 // field is an input of a form, as the template "field" writes it.
 type field struct {
-	ID           string
-	Name         string
-	Label        string
-	Type         string // of the input, or the name of a template
-	Value        string
-	Error        string
-	Hint         string
-	Autocomplete string
-	Required     bool
-	Focus        bool // the input has the focus, because it is the first that is wrong
-	Options      []option
+	ID       string
+	Name     string
+	Label    string
+	Type     string // of the input, or one of those in the templates "field" and "type"
+	Value    string
+	Error    string
+	Hint     string
+	Required bool
+	Focus    bool // the input has the focus, because it is the first that is wrong
+	Options  []option
 }
 
 // option is a choice of a field.
@@ -692,33 +674,18 @@ type option struct {
 }
 
 // Field returns the input of that name in a form. action is the path to which the form is sent.
-// After a refusal the input holds what was typed, else value. kind is the type of an input, or one
-// of the names in the tables below. If it ends in "!", the input is required. A form without an
-// action is that of the filters.
+// After a refusal the input holds what was typed, else value. kind is the field's Type. If it ends
+// in "!", the input is required. A form without an action is that of the filters.
 func (p *page) Field(action, name, label, kind, value, hint string) field {
 	kind, required := strings.CutSuffix(kind, "!")
-	types := map[string]string{
-		"username":     "text",
-		"new-password": "password",
-		"code":         "text",
-	}
-	autocomplete := map[string]string{
-		"username":     "username",
-		"email":        "email",
-		"password":     "current-password",
-		"new-password": "new-password",
-		"code":         "one-time-code",
-	}
-
 	f := field{
-		ID:           fieldID(action + "-" + name),
-		Name:         name,
-		Label:        label,
-		Type:         cmp.Or(types[kind], kind),
-		Value:        value,
-		Hint:         hint,
-		Required:     required,
-		Autocomplete: autocomplete[kind],
+		ID:       fieldID(action + "-" + name),
+		Name:     name,
+		Label:    label,
+		Type:     kind,
+		Value:    value,
+		Hint:     hint,
+		Required: required,
 	}
 	if action == "" && value != "" {
 		address := strings.TrimSuffix(p.Path+"?"+p.Filters(name), "?")
@@ -733,7 +700,8 @@ func (p *page) Field(action, name, label, kind, value, hint string) field {
 		f.Focus = f.Error != "" && !p.hasFocus
 		p.hasFocus = p.hasFocus || f.Focus
 	}
-	if p.Form.Has(name) && f.Type != "password" {
+	isPassword := strings.HasSuffix(kind, "password")
+	if p.Form.Has(name) && !isPassword {
 		f.Value = p.Form.Get(name)
 	}
 	return f
