@@ -77,22 +77,44 @@ func (a *accounts) getRole(w http.ResponseWriter, r *http.Request) error {
 	return writeEntity(w, found, tagOf(found), err)
 }
 
-// createRole answers POST /api/v1/roles.
+// createRole answers POST /api/v1/roles. The caller must hold the role's permissions.
 func (a *accounts) createRole(w http.ResponseWriter, r *http.Request, c roleChange) error {
+	const query = `INSERT INTO roles (name) VALUES ($1) RETURNING id`
+
 	if c.Permissions == nil {
 		return invalid{{"permissions", fieldMissing, "is required; an empty list allows nothing"}}.err()
 	}
 
+	// A role without a name is refused as one with an empty name.
+	name := valueOr(c.Name, "")
+	c.Name = &name
+
 	var created role
-	err := a.administer(r, roleManage, func(ctx context.Context, tx pgx.Tx, by actor) (err error) {
-		created, err = createRole(ctx, tx, by, c)
-		return err
+	err := a.administer(r, roleManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
+		if err := c.check(ctx, tx); err != nil {
+			return err
+		}
+		if err := by.covers(c.Permissions); err != nil {
+			return err
+		}
+
+		id, err := scalar[int64](ctx, tx, "create role", query, c.Name)
+		if err != nil {
+			return takenError(err)
+		}
+		created, err = storeRole(ctx, tx, id, c)
+		if err != nil {
+			return err
+		}
+		return audit(ctx, tx, by, "role.create", "role:"+created.Name, nil, created)
 	})
 
 	return writeCreated(w, created, "/api/v1/roles/"+strconv.FormatInt(created.ID, 10), err)
 }
 
-// updateRole answers PATCH /api/v1/roles/{id}. Absent fields stay unchanged.
+// updateRole answers PATCH /api/v1/roles/{id}. Absent fields stay unchanged. The caller must hold
+// the role's old and its new permissions and, if requires_second_factor changes, what its holders
+// would hold with a second factor.
 func (a *accounts) updateRole(w http.ResponseWriter, r *http.Request, c roleChange) error {
 	var after role
 	err := a.administer(r, roleManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
@@ -100,21 +122,101 @@ func (a *accounts) updateRole(w http.ResponseWriter, r *http.Request, c roleChan
 		if err != nil {
 			return err
 		}
-		after, err = updateRole(ctx, tx, by, before, c)
-		return err
+		if err := c.check(ctx, tx); err != nil {
+			return err
+		}
+
+		after = c.apply(before)
+		isRenamed := after.Name != before.Name
+		isRedefined := c.Description != nil || c.Permissions != nil
+		changesAdmin := before.Name == adminRole && (isRenamed || isRedefined)
+		renamesMember := before.Name == memberRole && isRenamed
+		if changesAdmin || renamesMember {
+			return errBuiltIn
+		}
+
+		if err := by.covers(slices.Concat(before.Permissions, after.Permissions)); err != nil {
+			return err
+		}
+		if after.RequiresSecondFactor != before.RequiresSecondFactor {
+			if err := by.coversHolders(ctx, tx, before.ID); err != nil {
+				return err
+			}
+		}
+		if isSame(before, after) {
+			return nil
+		}
+
+		// Either change may give the holders a permission.
+		isLifted := before.RequiresSecondFactor && !after.RequiresSecondFactor
+		if isLifted || !slices.Equal(before.Permissions, after.Permissions) {
+			err := endOldCredentials(ctx, tx, by, roleHolders, before.ID, after.Permissions)
+			if err != nil {
+				return err
+			}
+		}
+
+		after, err = storeRole(ctx, tx, before.ID, c)
+		if err != nil {
+			return err
+		}
+		return audit(ctx, tx, by, "role.update", "role:"+before.Name, before, after)
 	})
 
 	return writeEntity(w, after, tagOf(after), err)
 }
 
 // deleteRole answers DELETE /api/v1/roles/{id}. With ?reassign=NAME, the holders get that role.
+// Without, a role with holders is a 409. The caller must hold the permissions of both roles.
+// Messages to the deleted role do not go to the other one.
 func (a *accounts) deleteRole(w http.ResponseWriter, r *http.Request) error {
+	const query = `
+		WITH dropped AS (
+			UPDATE system_messages
+			SET role_ids = array_remove(role_ids, $1)
+			WHERE $1 = ANY (role_ids)
+		)
+		DELETE FROM roles
+		WHERE id = $1
+			AND NOT EXISTS (
+				SELECT
+				FROM user_roles
+				WHERE role_id = $1
+			)`
+
 	return writeDone(w, a.administer(r, roleManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
 		old, err := a.pathRole(r, tx)
 		if err != nil {
 			return err
 		}
-		return deleteRole(ctx, tx, by, old, optional(r.URL.Query(), "reassign"))
+		if old.Name == adminRole || old.Name == memberRole {
+			return errBuiltIn
+		}
+		if err := by.covers(old.Permissions); err != nil {
+			return err
+		}
+
+		var after any // nil without reassign
+		if reassign := optional(r.URL.Query(), "reassign"); reassign != nil {
+			next, err := reassignRole(ctx, tx, by, old, *reassign)
+			if err != nil {
+				return err
+			}
+			after = map[string]string{"reassigned": next.Name}
+		}
+		if err := advisoryLock(ctx, tx, lockMessages); err != nil {
+			return err
+		}
+
+		n, err := execute(ctx, tx, "delete role", query, old.ID)
+		if err == nil && n == 0 {
+			err = conflict(codeRoleInUse,
+				"Users hold this role. The parameter reassign names the role that they get instead.")
+		}
+		if err != nil {
+			return err
+		}
+		return audit(ctx, tx, by, "role.delete", "role:"+old.Name, old, after)
 	}))
 }
 
@@ -156,76 +258,6 @@ func roleNamed(ctx context.Context, q querier, field, name string) (role, error)
 var errBuiltIn = conflict(codeRoleBuiltIn, "The role admin cannot be removed or changed, "+
 	"except for requires_second_factor. The role member cannot be renamed or removed.")
 
-// createRole creates a role. The actor must hold its permissions. Requires lockAccess.
-func createRole(ctx context.Context, tx pgx.Tx, by actor, c roleChange) (role, error) {
-	const query = `INSERT INTO roles (name) VALUES ($1) RETURNING id`
-
-	// A role without a name is refused as one with an empty name.
-	name := valueOr(c.Name, "")
-	c.Name = &name
-	if err := c.check(ctx, tx); err != nil {
-		return role{}, err
-	}
-	if err := by.covers(c.Permissions); err != nil {
-		return role{}, err
-	}
-
-	id, err := scalar[int64](ctx, tx, "create role", query, c.Name)
-	if err != nil {
-		return role{}, takenError(err)
-	}
-	created, err := storeRole(ctx, tx, id, c)
-	if err != nil {
-		return role{}, err
-	}
-	return created, audit(ctx, tx, by, "role.create", "role:"+created.Name, nil, created)
-}
-
-// updateRole changes a role. The actor must hold its old and its new permissions and, if
-// requires_second_factor changes, what its holders would hold with a second factor. Requires
-// lockAccess.
-func updateRole(ctx context.Context, tx pgx.Tx, by actor, before role, c roleChange) (role, error) {
-	if err := c.check(ctx, tx); err != nil {
-		return role{}, err
-	}
-
-	wanted := c.apply(before)
-	isRenamed := wanted.Name != before.Name
-	isRedefined := c.Description != nil || c.Permissions != nil
-	changesAdmin := before.Name == adminRole && (isRenamed || isRedefined)
-	renamesMember := before.Name == memberRole && isRenamed
-	if changesAdmin || renamesMember {
-		return role{}, errBuiltIn
-	}
-
-	if err := by.covers(slices.Concat(before.Permissions, wanted.Permissions)); err != nil {
-		return role{}, err
-	}
-	if wanted.RequiresSecondFactor != before.RequiresSecondFactor {
-		if err := by.coversHolders(ctx, tx, before.ID); err != nil {
-			return role{}, err
-		}
-	}
-	if isSame(before, wanted) {
-		return before, nil
-	}
-
-	// Either change may give the holders a permission.
-	isLifted := before.RequiresSecondFactor && !wanted.RequiresSecondFactor
-	if isLifted || !slices.Equal(before.Permissions, wanted.Permissions) {
-		err := endOldCredentials(ctx, tx, by, roleHolders, before.ID, wanted.Permissions)
-		if err != nil {
-			return role{}, err
-		}
-	}
-
-	after, err := storeRole(ctx, tx, before.ID, c)
-	if err != nil {
-		return role{}, err
-	}
-	return after, audit(ctx, tx, by, "role.update", "role:"+before.Name, before, after)
-}
-
 // storeRole changes a role, unchecked and without an audit row, and returns it.
 func storeRole(ctx context.Context, tx pgx.Tx, id int64, c roleChange) (role, error) {
 	const query = `
@@ -250,55 +282,6 @@ func storeRole(ctx context.Context, tx pgx.Tx, id int64, c roleChange) (role, er
 		return role{}, takenError(err)
 	}
 	return getRole(ctx, tx, `r.id = $1`, id, nil)
-}
-
-// deleteRole deletes a role. The holders get the role that reassign names. Without reassign, a role
-// with holders is a 409. The actor must hold the permissions of both roles. Messages to the deleted
-// role do not go to the other one. Requires lockAccess.
-func deleteRole(ctx context.Context, tx pgx.Tx, by actor, old role, reassign *string) error {
-	const query = `
-		WITH dropped AS (
-			UPDATE system_messages
-			SET role_ids = array_remove(role_ids, $1)
-			WHERE $1 = ANY (role_ids)
-		)
-		DELETE FROM roles
-		WHERE id = $1
-			AND NOT EXISTS (
-				SELECT
-				FROM user_roles
-				WHERE role_id = $1
-			)`
-
-	if old.Name == adminRole || old.Name == memberRole {
-		return errBuiltIn
-	}
-	if err := by.covers(old.Permissions); err != nil {
-		return err
-	}
-
-	var after any // nil without reassign
-	if reassign != nil {
-		next, err := reassignRole(ctx, tx, by, old, *reassign)
-		if err != nil {
-			return err
-		}
-		after = map[string]string{"reassigned": next.Name}
-	}
-	if err := advisoryLock(ctx, tx, lockMessages); err != nil {
-		return err
-	}
-
-	n, err := execute(ctx, tx, "delete role", query, old.ID)
-	if err == nil && n == 0 {
-		err = conflict(codeRoleInUse,
-			"Users hold this role. The parameter reassign names the role that they get instead.")
-	}
-	if err != nil {
-		return err
-	}
-
-	return audit(ctx, tx, by, "role.delete", "role:"+old.Name, old, after)
 }
 
 // reassignRole gives the holders of a role another one, which it returns.
