@@ -222,3 +222,53 @@ func TestHungHeights(t *testing.T) {
 	check(t, "heights after it", ts.queryInt(`SELECT count(*) FROM elevation_dataset_file_meta WHERE NOT heights ? 'again'`), 5)
 	check(t, "reason after it", c.heightsOf(dataset, "d0/t3.tif").text("heights_reason"), "it has no strips or tiles")
 }
+
+// TestWrongHeightsInFolder: an analysis with heights finds each planted fault with its file, and nothing else. Those who may
+// not see the dataset see no finding.
+func TestWrongHeightsInFolder(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("root", "all")
+	d := listedFolder{t, filepath.Join(ts.datasets, "d")}
+	faults := heightFaults()
+	planted := map[string]heightFault{} // by path
+	_, contents := landscapeTiles(t, func(column, row int, f *pixelTIFF) {
+		isPlace := column >= 8 && column%3 == 2 && row%3 == 0
+		if isPlace && len(planted) < len(faults) {
+			fault := faults[len(planted)]
+			planted[tileName(column, row)] = fault
+			fault.plant(f)
+		}
+	})
+	check(t, "faults", len(planted), len(faults))
+	for path, content := range contents {
+		d.write(path, string(content))
+	}
+	dataset := c.addDataset("d")
+
+	c.analyze(dataset, nil)
+	report := c.must(200, "GET", dataset+"/report", nil)
+	checkHas(t, "the report without heights", string(report.body), "Heights were not examined: 256 files not read yet.")
+	c.analyze(dataset, withHeights)
+	report = c.must(200, "GET", dataset+"/report", nil)
+	checkLacks(t, "the report with heights", string(report.body), "Heights were not examined")
+	found := map[string]bool{}
+	for _, kind := range findingKinds() {
+		for _, f := range c.must(200, "GET", dataset+"/findings/"+kind.code+"?limit=500", nil).items() {
+			path, detail := f["path"].(string), f["detail"].(string)
+			isOfTag := kind.code == "nodata" && planted[path].code == "undeclared_nodata"
+			isRight := planted[path].code == kind.code && strings.HasPrefix(detail, planted[path].detail)
+			if !isOfTag && !isRight {
+				t.Errorf("%s: %s %s, want %s %s", path, kind.code, detail, planted[path].code, planted[path].detail)
+			}
+			found[path] = found[path] || isRight
+		}
+	}
+	check(t, "files with a fault that was found", len(found), len(planted))
+
+	c.must(201, "POST", permissionsPath, map[string]string{"name": "lidar.see", "meaning": "See them."})
+	reader := ts.signIn("reader", datasetRead)
+	reader.must(200, "GET", dataset+"/findings/seam", nil)
+	c.must(200, "PATCH", dataset, map[string]any{"requires": "lidar.see"})
+	reader.must(404, "GET", dataset+"/findings/seam", nil)
+}

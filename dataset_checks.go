@@ -20,9 +20,10 @@ type fileRow struct {
 	fileRecord
 	fileKind
 	path      string
-	hasBox    bool       // box and transform are known
-	transform [6]float64 // as in extent
-	box       [4]float64 // minx, miny, maxx, maxy in the file's own CRS
+	found     *fileHeights // nil: its heights were not read
+	hasBox    bool         // box and transform are known
+	transform [6]float64   // as in extent
+	box       [4]float64   // minx, miny, maxx, maxy in the file's own CRS
 }
 
 // fileRecord holds what the checks know of a file, in a fixed size: a million records take 120 MB.
@@ -35,6 +36,7 @@ type fileRecord struct {
 	pattern    uint64    // a hash of the path without its numbers; 0 if they cannot be coordinates
 	fits       [3]uint32 // see nameNumber.fits: the left, the lower and the upper edge
 	kind       int32     // an index of fileSet.kinds
+	heights    int32     // an index of fileSet.heights, plus 1; 0 if they were not read
 	x          float64   // the lower left corner of the box, in its own CRS
 	y          float64
 	w          float64 // the size of the box
@@ -94,8 +96,12 @@ type fileSet struct {
 	expected storedExpectation
 	lines    []expectedLine
 
-	files  []fileRecord
-	kinds  []fileKind
+	files []fileRecord
+	kinds []fileKind
+
+	heights    []heightRecord
+	unmeasured map[string]int // how many rasters have no heights, by the reason
+
 	grids  []tileGrid
 	rules  map[uint64]nameRule // by pattern
 	flaws  map[string]*flawList
@@ -139,15 +145,16 @@ const maxFlaws = 10_000
 // newFileSet returns an empty set with room for n files.
 func newFileSet(n int64, expected storedExpectation) *fileSet {
 	return &fileSet{
-		expected: expected,
-		lines:    []expectedLine{},
-		files:    make([]fileRecord, 0, n),
-		flaws:    map[string]*flawList{},
-		isCopy:   map[int32]bool{},
-		seed:     maphash.MakeSeed(),
-		names:    expected.namePattern(),
-		kindOf:   map[fileKind]int32{},
-		formats:  namesOfUnread(),
+		expected:   expected,
+		lines:      []expectedLine{},
+		files:      make([]fileRecord, 0, n),
+		flaws:      map[string]*flawList{},
+		unmeasured: map[string]int{},
+		isCopy:     map[int32]bool{},
+		seed:       maphash.MakeSeed(),
+		names:      expected.namePattern(),
+		kindOf:     map[fileKind]int32{},
+		formats:    namesOfUnread(),
 	}
 }
 
@@ -231,6 +238,7 @@ func (s *fileSet) add(row fileRow) {
 	}
 
 	r.kind = s.internKind(k)
+	s.addHeights(&r, &k, row.found)
 	s.files = append(s.files, r)
 }
 
@@ -376,7 +384,8 @@ func (s *fileSet) check(ctx context.Context) error {
 		s.checkCells(&s.grids[i])
 	}
 
-	return nil
+	s.checkHeights()
+	return ctx.Err()
 }
 
 // record returns a record and its kind.

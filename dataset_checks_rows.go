@@ -67,6 +67,7 @@ const rowsToCheck = `
 		coalesce(native_bbox[2], 0),
 		coalesce(native_bbox[3], 0),
 		coalesce(native_bbox[4], 0),
+		heights,
 		warnings <> '{}' AND EXISTS (
 			SELECT FROM unnest(warnings) warning WHERE warning LIKE '` + aboutName + `%'
 		),
@@ -109,6 +110,7 @@ func (s *fileSet) readRows(ctx context.Context, q querier, datasetID int64) erro
 		&f.box[1],
 		&f.box[2],
 		&f.box[3],
+		&f.found,
 		&f.isNameWrong,
 		&f.isOutside,
 		&f.isWarned,

@@ -46,6 +46,7 @@ const kindsOfFindings = `
 	error unreadable: files that should be rasters cannot be read as such; unreadable
 	error no_extent: files have no georeference, or an unknown CRS; without georeference or CRS
 	error unread: files of formats that Cairn does not read, and half-finished copies; not read
+	error decode: files have blocks that cannot be decoded; damaged
 	error checksum: files contradict lists of checksums, or were not compared; with a wrong checksum
 	error specification: files are not as specified; not as specified
 	error missing: tiles are missing between the others, or inside the boundary; missing tile
@@ -56,6 +57,8 @@ const kindsOfFindings = `
 	error crs: files have another CRS than most; in another CRS
 	error vertical_crs: files have another vertical CRS than most; with another vertical CRS
 	error unit: files have heights in another unit than most; with another unit
+	error undeclared_nodata: files have voids that are not declared as nodata; with undeclared voids
+	error range: files have heights that no terrain has, or in another unit; with impossible heights
 
 	warning outside_area: files lie outside the area of use of their CRS; outside their CRS's area
 	warning mixed: folders hold files of several kinds, none of which is usual; mixed
@@ -66,6 +69,11 @@ const kindsOfFindings = `
 	warning bands: files have another number of bands than most; with another number of bands
 	warning orientation: files are rotated or upside down, unlike most; with another orientation
 	warning suspect_data: files are far smaller than their neighbours; with suspect data
+	warning empty: files have no height at all; empty
+	warning flat: files have one height all over, and are no water; flat
+	warning voids: files have far more voids than most; with many voids
+	warning spikes: files have heights that stand out from all around them; with spikes
+	warning seam: files have a step in the heights to their neighbours; with a step to its neighbours
 	warning duplicate: files seem to be copies of another; duplicate
 
 	note warning: files were read with a warning; with a warning`

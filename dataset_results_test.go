@@ -336,8 +336,8 @@ func TestManyWarnings(t *testing.T) {
 		warnings    int
 		notExamined string
 	}{
-		{99, "[Heights were not examined. Checksums were not compared.]"},
-		{100, "[Heights were not examined. More directories may not have been examined: an analysis keeps 100 warnings. Checksums were not compared.]"},
+		{99, "[Heights were not examined: 1 file not read yet. Checksums were not compared.]"},
+		{100, "[Heights were not examined: 1 file not read yet. More directories may not have been examined: an analysis keeps 100 warnings. Checksums were not compared.]"},
 	} {
 		ts.exec(`INSERT INTO analyses (dataset_id, force, requested_by, state, finished_at, warnings)
 			SELECT 1, false, 'root', 'succeeded', now(), array_agg('a: ' || i || '/: permission denied')

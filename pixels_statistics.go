@@ -19,6 +19,15 @@ const maxStatisticsWork = 1 << 37
 // heightStatistics is what all heights of a raster have in common. Without a valid height, the
 // numbers that are computed from heights are not finite.
 type heightStatistics struct {
+	heightFigures
+
+	// Edges are heights at equal distances along the north, east, south and west edge: in the
+	// middle of each sixteenth of it, from west to east or from north to south.
+	Edges [4][edgeHeights]height `json:"edges"`
+}
+
+// heightFigures are the statistics without edges.
+type heightFigures struct {
 	Samples int64 `json:"samples"` // that were decoded, voids too
 	Voids   int64 `json:"voids"`
 
@@ -37,10 +46,6 @@ type heightStatistics struct {
 	// the row of the first.
 	Spikes  int64   `json:"spikes"`
 	SpikeAt *[2]int `json:"spike_at"`
-
-	// Edges are heights at equal distances along the north, east, south and west edge: in the
-	// middle of each sixteenth of it, from west to east or from north to south.
-	Edges [4][edgeHeights]height `json:"edges"`
 
 	BadBlocks int64   `json:"bad_blocks"` // blocks that cannot be decoded
 	Damage    *string `json:"damage"`     // where and how the first of them is damaged

@@ -1,0 +1,476 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+)
+
+// heightRecord holds what the checks know of the heights of a file.
+type heightRecord struct {
+	heightFigures
+	file     int32
+	metres   float64                 // a height in metres
+	step     float64                 // the least step to a neighbour that counts, in metres
+	edges    [4][edgeHeights]float32 // in metres, NaN where there is none: north, east, south, west
+	beside   [4]int32                // the files in the next cells of the grid, likewise; noFile: none
+	isFaulty bool                    // a finding says why its edges are unlike those of its neighbours
+}
+
+// addHeights adds the heights of a file, which may be nil.
+func (s *fileSet) addHeights(r *fileRecord, k *fileKind, found *fileHeights) {
+	isRaster := k.status == fileStatusOK || k.status == fileStatusNoBBox || k.status == fileStatusNoGeoref
+	if !isRaster || k.unread != "" {
+		return
+	}
+
+	if found == nil {
+		s.unmeasured["not read yet"]++
+		return
+	}
+	if found.Statistics == nil {
+		s.unmeasured[found.Reason]++
+		return
+	}
+
+	h := heightRecord{
+		heightFigures: found.Statistics.heightFigures,
+		file:          int32(len(s.files)),
+		metres:        1,
+		step:          0.5,
+		beside:        [4]int32{noFile, noFile, noFile, noFile},
+	}
+	switch k.heightUnit {
+	case "foot":
+		h.metres = 0.3048
+	case "US survey foot":
+		h.metres = 1200.0 / 3937
+	}
+	if strings.Contains(k.sampleType, "int") {
+		h.step = 3 // rounded heights make steps, too
+	}
+
+	for side, heights := range found.Statistics.Edges {
+		for i, v := range heights {
+			h.edges[side][i] = float32(float64(v) * h.metres)
+		}
+	}
+	s.heights = append(s.heights, h)
+	r.heights = int32(len(s.heights))
+}
+
+// heightsNotExamined returns a sentence about the rasters whose heights were not read, if there are
+// any.
+func (s *fileSet) heightsNotExamined() []string {
+	switch {
+	case len(s.unmeasured) > 0:
+		return []string{"Heights were not examined: " + attribute{}.count(s.unmeasured) + "."}
+	case len(s.heights) == 0:
+		return []string{"Heights were not examined."}
+	}
+	return []string{}
+}
+
+// measured returns the heights of a file, or nil if they were not read. The file may be noFile.
+func (s *fileSet) measured(file int32) *heightRecord {
+	if file == noFile || s.files[file].heights == 0 {
+		return nil
+	}
+	return &s.heights[s.files[file].heights-1]
+}
+
+// The sides of a tile, in the order of edges, as steps of rows and columns.
+func sides() [4][2]int64 { return [4][2]int64{{1, 0}, {0, 1}, {-1, 0}, {0, -1}} }
+
+// checkHeights finds wrong heights: in each file, then in comparison with its neighbours.
+func (s *fileSet) checkHeights() {
+	for i := range s.grids {
+		g := &s.grids[i]
+		for _, c := range g.cells {
+			h := s.measured(c.file)
+			if h == nil {
+				continue
+			}
+			for side, step := range sides() {
+				if next := g.at(c.row+step[0], c.column+step[1], 1); len(next) > 0 {
+					h.beside[side] = next[0].file
+				}
+			}
+		}
+	}
+
+	// The first of these findings says what is wrong; the others would follow from it.
+	alone := [...]struct {
+		code string
+		find func(h *heightRecord) string
+	}{
+		{"decode", (*heightRecord).findDamage},
+		{"empty", (*heightRecord).findNothing},
+		{"undeclared_nodata", (*heightRecord).findUndeclared},
+		{"flat", s.findFlat},
+		{"range", (*heightRecord).findRange},
+		{"range", s.findFeet},
+		{"spikes", (*heightRecord).findSpikes},
+	}
+	for i := range s.heights {
+		h := &s.heights[i]
+		for _, kind := range alone {
+			if detail := kind.find(h); detail != "" {
+				s.foundIn(kind.code, h.file, detail)
+				h.isFaulty = kind.code != "spikes"
+				break
+			}
+		}
+	}
+
+	s.checkVoids()
+	s.checkSeams()
+}
+
+// findDamage says which block cannot be decoded.
+func (h *heightRecord) findDamage() string {
+	if h.BadBlocks == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s cannot be decoded, first %s", plural(h.BadBlocks, "block"), *cmp.Or(h.Damage, new("")))
+}
+
+// findNothing says that a file has no height.
+func (h *heightRecord) findNothing() string {
+	if h.Voids < h.Samples {
+		return ""
+	}
+	return fmt.Sprintf("all of its %d samples are void", h.Samples)
+}
+
+// findUndeclared says which height is a usual value of voids. The height 0 is one where it is
+// frequent inside a tile, all edges lie above 50 m, and 0 is far from all other heights.
+func (h *heightRecord) findUndeclared() string {
+	valid := float64(h.Samples - h.Voids)
+	frequent := float64(h.ModeSamples)
+	for _, v := range [...]height{h.Mode, h.Min, h.Max} {
+		isUsual := slices.Contains([]height{-9999, -99999, -999999, -32767, -32768}, v) || math.Abs(float64(v)) >= 1e30
+		switch {
+		case isUsual && v == h.Mode:
+			return fmt.Sprintf("%g in %.2g %% of its samples", v, 100*frequent/valid)
+		case isUsual:
+			return fmt.Sprintf("%g among its heights", v)
+		}
+	}
+
+	lowest := float32(math.Inf(1))
+	known := 0
+	for _, edge := range h.edges {
+		for _, v := range edge {
+			if v == v {
+				lowest = min(lowest, v)
+				known++
+			}
+		}
+	}
+
+	// The mean and the deviation of the heights that are not 0.
+	others := valid - frequent
+	mean := float64(h.Mean) * valid / others
+	square := (float64(h.Deviation)*float64(h.Deviation)+float64(h.Mean)*float64(h.Mean))*valid/others - mean*mean
+	isFar := mean > 4*math.Sqrt(max(square, 0))
+
+	isHole := h.Mode == 0 && h.Min == 0 && known >= 2*edgeHeights && lowest >= 50
+	if !isHole || !isFar {
+		return ""
+	}
+	return fmt.Sprintf("0 in %.2g %% of its samples, where the others have a mean of %.4g", 100*frequent/valid, mean)
+}
+
+// findRange says that heights are no terrain's. If they are a few spikes, which explain how much
+// the heights deviate, they are findings of their own.
+func (h *heightRecord) findRange() string {
+	const (
+		lowest  = -12_000 // in metres; the deepest sea has 10,900
+		highest = 9_000
+		usual   = 1000 // a deviation of terrain
+	)
+	farthest := float64(max(h.Max-h.Mean, h.Mean-h.Min))
+	explained := farthest * math.Sqrt(float64(h.Spikes)/float64(h.Samples))
+	isExplained := h.Spikes > 0 && float64(h.Deviation) < 2*explained+usual
+
+	isInside := func(from, to height) bool {
+		return float64(from)*h.metres >= lowest && float64(to)*h.metres <= highest
+	}
+	areSpikes := isExplained && isInside(h.Mean, h.Mean)
+	if areSpikes || isInside(h.Min, h.Max) {
+		return ""
+	}
+	return fmt.Sprintf("heights from %g to %g, not within %d to %d m", h.Min, h.Max, lowest, highest)
+}
+
+// findSpikes says how many heights stand out.
+func (h *heightRecord) findSpikes() string {
+	if h.Spikes == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s, first at column %d, row %d; heights from %g to %g",
+		plural(h.Spikes, "spike"), h.SpikeAt[0], h.SpikeAt[1], h.Min, h.Max)
+}
+
+// pairs returns the heights of a tile along one side, each with that of its neighbour. There are
+// none if the tiles do not touch, or are not of the same size.
+func (s *fileSet) pairs(h *heightRecord, side int) (found [][2]float64) {
+	other := s.measured(h.beside[side])
+	if other == nil {
+		return nil
+	}
+
+	const tolerance = 1.5 // pixels; posts at the edge are in both tiles
+	a := s.files[h.file]
+	b := s.files[other.file]
+	step := sides()[side]
+	gapX := math.Abs(b.x - a.x - float64(step[1])*a.w)
+	gapY := math.Abs(b.y - a.y - float64(step[0])*a.h)
+	isSameSize := math.Abs(a.w-b.w) < a.dx/2 && math.Abs(a.h-b.h) < a.dy/2
+	if gapX > tolerance*a.dx || gapY > tolerance*a.dy || !isSameSize {
+		return nil
+	}
+
+	for i, v := range h.edges[side] {
+		w := other.edges[(side+2)%4][i]
+		if v == v && w == w {
+			found = append(found, [2]float64{float64(v), float64(w)})
+		}
+	}
+	return found
+}
+
+// findFlat says which height a file has all over. It is water if a third of the neighbours' heights
+// along its edges are the same, to a metre.
+func (s *fileSet) findFlat(h *heightRecord) string {
+	if h.Min != h.Max {
+		return ""
+	}
+
+	all, near := 0, 0
+	for side := range h.edges {
+		for _, p := range s.pairs(h, side) {
+			all++
+			if math.Abs(p[0]-p[1]) <= 1 {
+				near++
+			}
+		}
+	}
+	if all > 0 && near*3 >= all {
+		return ""
+	}
+	return fmt.Sprintf("%g all over; of %d heights of its neighbours, %d are like that", h.Min, all, near)
+}
+
+// findFeet says that the heights are in feet, among neighbours in metres.
+func (s *fileSet) findFeet(h *heightRecord) string {
+	const (
+		ratio  = 3.2808
+		lowest = 20 // below, roundings count
+	)
+	all, like := 0, 0
+	for side := range h.edges {
+		for _, p := range s.pairs(h, side) {
+			if math.Abs(p[1]) < lowest {
+				continue
+			}
+			all++
+			if math.Abs(p[0]/p[1]/ratio-1) < 0.03 {
+				like++
+			}
+		}
+	}
+	if all < edgeHeights || like*4 < all*3 {
+		return ""
+	}
+	return fmt.Sprintf("%d of %d heights along its edges are 3.28 times those of its neighbours: feet?", like, all)
+}
+
+// checkVoids finds files with at least 2 % of voids, and five times as many as nine tenths of the
+// files have. Voids at an edge without a neighbour, or beside one with more voids, are the end of
+// the area, or a coast.
+func (s *fileSet) checkVoids() {
+	share := func(h heightRecord) float64 { return float64(h.Voids) / float64(h.Samples) }
+	var shares []float64
+	for _, h := range s.heights {
+		if h.Voids < h.Samples {
+			shares = append(shares, share(h))
+		}
+	}
+	if len(shares) == 0 {
+		return
+	}
+	slices.Sort(shares)
+	usual := shares[len(shares)*9/10]
+
+	isOpen := func(h heightRecord) bool {
+		for side, edge := range h.edges {
+			hasVoid := slices.ContainsFunc(edge[:], func(v float32) bool { return v != v })
+			other := s.measured(h.beside[side])
+			isEnd := h.beside[side] == noFile || other != nil && share(*other) > share(h)
+			if hasVoid && isEnd {
+				return true
+			}
+		}
+		return false
+	}
+	for _, h := range s.heights {
+		isUnusual := share(h) >= max(0.02, 5*usual)
+		if isUnusual && !h.isFaulty && !isOpen(h) {
+			const format = "%.3g %% of its samples are void; nine of ten files have at most %.3g %%"
+			s.foundIn("voids", h.file, fmt.Sprintf(format, 100*share(h), 100*usual))
+		}
+	}
+}
+
+// edgeStep is the comparison of two tiles along their common edge.
+type edgeStep struct {
+	a, b       *heightRecord
+	typical    float64 // the median of the distances of their heights
+	offset     float64 // how far a lies above b: the median
+	isParallel bool    // the offset is about the same all along the edge, while the heights are not
+	steepest   float64 // of both tiles: the steepest slope along an edge, for one pixel
+}
+
+// isLarge reports whether a difference of heights is so many times the usual one, and what slopes
+// explain.
+func (e edgeStep) isLarge(v, times, usual float64) bool {
+	return v >= max(e.a.step, e.b.step) && v > times*max(usual, e.steepest)
+}
+
+// spread returns the median distance of values from a value.
+func spread(values []float64, from float64) float64 {
+	var distances []float64
+	for _, v := range values {
+		distances = append(distances, math.Abs(v-from))
+	}
+	return median(distances)
+}
+
+// steepest returns the steepest slope between the heights of an edge, for one pixel.
+func (s *fileSet) steepest(h *heightRecord) (slope float64) {
+	r := s.files[h.file]
+	for side, edge := range h.edges {
+		pixels := [...]float64{r.w / r.dx, r.h / r.dy}[side%2] / edgeHeights
+		for i := 1; i < len(edge); i++ {
+			v := math.Abs(float64(edge[i]-edge[i-1])) / pixels
+			if v > slope { // not if one is void
+				slope = v
+			}
+		}
+	}
+	return slope
+}
+
+// compareEdges compares the edges of all neighbours, each pair once. usual is the median of the
+// typical distances.
+func (s *fileSet) compareEdges() (steps []edgeStep, usual float64) {
+	const least = edgeHeights / 2 // heights
+	var typical []float64
+	for i := range s.heights {
+		h := &s.heights[i]
+		for side := range 2 {
+			pairs := s.pairs(h, side)
+			other := s.measured(h.beside[side])
+			if len(pairs) < least || h.isFaulty || other.isFaulty {
+				continue
+			}
+
+			var heights, others, offsets []float64
+			for _, p := range pairs {
+				heights = append(heights, p[0])
+				others = append(others, p[1])
+				offsets = append(offsets, p[0]-p[1])
+			}
+			e := edgeStep{
+				a:        h,
+				b:        other,
+				typical:  spread(offsets, 0),
+				offset:   median(offsets),
+				steepest: max(s.steepest(h), s.steepest(other)),
+			}
+			relief := min(spread(heights, median(heights)), spread(others, median(others)))
+			e.isParallel = 4*spread(offsets, e.offset) < relief
+			steps = append(steps, e)
+			typical = append(typical, e.typical)
+		}
+	}
+
+	if len(typical) >= 8 { // else one wrong tile would be usual
+		usual = median(typical)
+	}
+	return steps, usual
+}
+
+// checkSeams finds tiles with other heights than most of their neighbours, at least two: all
+// higher, all lower, or far from them. It also finds neighbours whose edges run in parallel with a
+// step. A cliff between two tiles is none: its height varies, or one of its sides is level.
+func (s *fileSet) checkSeams() {
+	// How many times what is usual, or what slopes explain, a difference is. Slopes make one side
+	// of a tile higher than its neighbour, and the other one lower.
+	const (
+		allSides = 2
+		parallel = 3
+		far      = 5
+	)
+	type comparison struct {
+		all, higher, lower, far int
+		sizes                   []float64
+	}
+	steps, usual := s.compareEdges()
+	of := map[*heightRecord]*comparison{}
+	add := func(h *heightRecord, e edgeStep, offset float64) {
+		c := of[h]
+		if c == nil {
+			c = &comparison{}
+			of[h] = c
+		}
+		c.all++
+		c.sizes = append(c.sizes, e.typical)
+		if e.isLarge(offset, allSides, usual) {
+			c.higher++
+		}
+		if e.isLarge(-offset, allSides, usual) {
+			c.lower++
+		}
+		if e.isLarge(e.typical, far, usual) {
+			c.far++
+		}
+	}
+	for _, e := range steps {
+		add(e.a, e, e.offset)
+		add(e.b, e, -e.offset)
+	}
+
+	for i := range s.heights {
+		h := &s.heights[i]
+		c := of[h]
+		if c == nil {
+			continue
+		}
+		if n := max(c.higher, c.lower, c.far); n >= 2 && n*4 >= c.all*3 {
+			const format = "a step of %.3g m to %d of %d neighbours, where %.2g m is usual"
+			s.foundIn("seam", h.file, fmt.Sprintf(format, median(c.sizes), n, c.all, usual))
+			h.isFaulty = true
+		}
+	}
+
+	for _, e := range steps {
+		isStep := e.isParallel && e.isLarge(math.Abs(e.offset), parallel, usual)
+		if !isStep || e.a.isFaulty || e.b.isFaulty {
+			continue
+		}
+
+		// The tile with the later path gets the finding.
+		first, later := e.a, e.b
+		if first.file > later.file {
+			first, later = later, first
+		}
+		const format = "a step of %.3g m all along its edge, where %.2g m is usual, to "
+		s.found("seam", flaw{later.file, first.file, fmt.Sprintf(format, math.Abs(e.offset), usual)})
+		later.isFaulty = true
+	}
+}
