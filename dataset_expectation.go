@@ -94,19 +94,20 @@ func changeExpectation(ctx context.Context, db *pgxpool.Pool, by actor, datasetI
 			return nil, nil, err
 		}
 
-		// Nothing has changed, but the last checks may have seen another expectation.
-		if tagOf(after.expectation) == former {
-			analysisID, err = queueChecks(ctx, tx, by.name, d.ID, 0)
-			return nil, nil, err
+		// If nothing has changed, the last checks may still have seen another expectation.
+		isChanged := tagOf(after.expectation) != former
+		if isChanged {
+			changed, err := scalar[time.Time](ctx, tx, "store expectation", query, d.ID, after.expectation)
+			if err != nil {
+				return nil, nil, err
+			}
+			after.UpdatedAt = &changed
 		}
 
-		changed, err := scalar[time.Time](ctx, tx, "store expectation", query, d.ID, after.expectation)
-		if err != nil {
-			return nil, nil, err
-		}
-
-		after.UpdatedAt = &changed
 		analysisID, err = queueChecks(ctx, tx, by.name, d.ID, 0)
+		if !isChanged {
+			return nil, nil, err
+		}
 		return before, after.audited(), err
 	})
 
@@ -178,22 +179,18 @@ const outdatedResults = `
 func (e *expectation) check() error {
 	var v invalid
 
-	texts := [...]*string{
-		&e.CRS,
-		&e.VerticalCRS,
-		&e.SampleType,
-		&e.Nodata,
-		&e.Name,
+	texts := [...]struct {
+		field string
+		text  string
+	}{
+		{"crs", e.CRS},
+		{"vertical_crs", e.VerticalCRS},
+		{"sample_type", e.SampleType},
+		{"nodata", e.Nodata},
+		{"name", e.Name},
 	}
-	fields := [len(texts)]string{
-		"crs",
-		"vertical_crs",
-		"sample_type",
-		"nodata",
-		"name",
-	}
-	for i, field := range fields {
-		v.check(isLine(*texts[i], 0, 200), field, fieldMalformed, "must be one line of at most 200 characters")
+	for _, of := range texts {
+		v.check(isLine(of.text, 0, 200), of.field, fieldMalformed, "must be one line of at most 200 characters")
 	}
 
 	isBraced := !strings.ContainsAny(nameParts().ReplaceAllString(e.Name, ""), "{}/")
