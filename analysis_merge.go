@@ -126,39 +126,38 @@ func (a *analyzer) beginMerge(ctx context.Context, t task) error {
 	const begin = `
 		WITH dropped AS (
 			DELETE FROM analysis_candidates WHERE analysis_id = $1
+		), numbered AS (
+			SELECT
+				id,
+				queued_at,
+				row_number() OVER newest AS n,
+				sum(added + changed + removed) OVER newest AS changes
+			FROM analyses
+			WHERE dataset_id = $3
+			WINDOW newest AS (ORDER BY id DESC)
+		), forgotten AS (
+			DELETE FROM analysis_changes
+			WHERE analysis_id IN (
+				SELECT id
+				FROM numbered
+				WHERE id <> $1 AND (n > $4 OR changes > $5 OR queued_at < now() - interval '1 year')
+			)
 		)
 		UPDATE analyses
 		SET total = 0, failed = 0
 		WHERE id = $1 AND owner_token = $2 AND finished_at IS NULL`
 
-	const forget = `
-		DELETE FROM analysis_changes
-		WHERE analysis_id IN (
-			SELECT id
-			FROM (
-				SELECT
-					id,
-					queued_at,
-					row_number() OVER newest AS n,
-					sum(added + changed + removed) OVER newest AS changes
-				FROM analyses
-				WHERE dataset_id = $1
-				WINDOW newest AS (ORDER BY id DESC)
-			) a
-			WHERE id <> $4 AND (n > $2 OR changes > $3 OR queued_at < now() - interval '1 year')
-		)`
-
-	return underLock(ctx, a.db, lockAnalyses+t.AnalysisID, func(tx pgx.Tx) error {
-		if err := oneRow(ctx, tx, "begin merge", begin, t.AnalysisID, t.Token); err != nil {
+	return inTransaction(ctx, a.db, func(tx pgx.Tx) error {
+		if err := advisoryLock(ctx, tx, lockAnalyses+t.AnalysisID); err != nil {
 			return err
 		}
 
-		_, err := execute(ctx, tx, "forget changes", forget,
+		return oneRow(ctx, tx, "begin merge", begin,
+			t.AnalysisID,
+			t.Token,
 			t.DatasetID,
 			maxAnalysesKept,
-			maxChangesKept,
-			t.AnalysisID)
-		return err
+			maxChangesKept)
 	})
 }
 

@@ -74,28 +74,29 @@ func (a *analyzer) placeAnew(ctx context.Context, t task) (version int, err erro
 // storePlaces stores where files lie, or nothing if this instance no longer owns the analysis.
 func (a *analyzer) storePlaces(ctx context.Context, t task, files []ElevationDatasetFileMeta) error {
 	const store = `
-		UPDATE elevation_dataset_file_meta f
-		SET
-			status = r.status,
-			reason = r.reason,
-			crs = r.crs,
-			crs_definition = r.crs_definition,
-			vertical_crs = r.vertical_crs,
-			bbox = r.bbox,
-			bbox_accuracy_m = r.bbox_accuracy_m,
-			resolution_m = r.resolution_m,
-			source = r.source,
-			warnings = r.warnings,
-			set_crs = r.set_crs,
-			set_vertical_crs = r.set_vertical_crs,
-			own_warnings = r.own_warnings
-		FROM json_populate_recordset(NULL::elevation_dataset_file_meta, $1::json) r
-		WHERE f.id = r.id`
-
-	const note = `
-		WITH noted AS (
+		WITH stored AS (
+			UPDATE elevation_dataset_file_meta f
+			SET
+				status = r.status,
+				reason = r.reason,
+				crs = r.crs,
+				crs_definition = r.crs_definition,
+				vertical_crs = r.vertical_crs,
+				bbox = r.bbox,
+				bbox_accuracy_m = r.bbox_accuracy_m,
+				resolution_m = r.resolution_m,
+				source = r.source,
+				warnings = r.warnings,
+				set_crs = r.set_crs,
+				set_vertical_crs = r.set_vertical_crs,
+				own_warnings = r.own_warnings
+			FROM json_populate_recordset(NULL::elevation_dataset_file_meta, $3::json) r
+			WHERE f.id = r.id
+			RETURNING f.path
+		), noted AS (
 			INSERT INTO analysis_changes (analysis_id, path, change)
-			SELECT $1::bigint, unnest($3::text[]), 'changed'
+			SELECT $1::bigint, path, 'changed'
+			FROM stored
 			ON CONFLICT DO NOTHING
 			RETURNING path
 		)
@@ -108,7 +109,6 @@ func (a *analyzer) storePlaces(ctx context.Context, t task, files []ElevationDat
 	}
 
 	var rows []object
-	var paths []string
 	for _, file := range files {
 		row := object{"id": file.ID}
 		names, values := file.stored()
@@ -116,14 +116,9 @@ func (a *analyzer) storePlaces(ctx context.Context, t task, files []ElevationDat
 			row[name] = values[i]
 		}
 		rows = append(rows, row)
-		paths = append(paths, file.Path)
 	}
 
 	return changeAnalysis(ctx, a.db, t.AnalysisID, func(tx pgx.Tx) error {
-		if err := oneRow(ctx, tx, "note changes", note, t.AnalysisID, t.Token, paths); err != nil {
-			return err
-		}
-		_, err := execute(ctx, tx, "store places", store, rows)
-		return err
+		return oneRow(ctx, tx, "store places", store, t.AnalysisID, t.Token, rows)
 	})
 }

@@ -131,24 +131,23 @@ func (a *analyzer) lookForSome(ctx context.Context, t task, candidates []candida
 // storeSight stores what a look has found. A candidate that is dropped counts among the files if a
 // former owner stored it.
 func (a *analyzer) storeSight(ctx context.Context, t task, seen sight) error {
-	const drop = `
-		DELETE FROM analysis_candidates
-		WHERE analysis_id = $1 AND path = ANY ($2::text[])`
-
-	const mark = `
-		UPDATE analysis_candidates
-		SET found_by = $3
-		WHERE analysis_id = $1 AND path = ANY ($2::text[])`
-
-	const warn = `
+	const store = `
+		WITH dropped AS (
+			DELETE FROM analysis_candidates
+			WHERE analysis_id = $1 AND path = ANY ($3::text[])
+		), marked AS (
+			UPDATE analysis_candidates
+			SET found_by = $5
+			WHERE analysis_id = $1 AND path = ANY ($4::text[])
+		)
 		UPDATE analyses a
 		SET
 			total = total + (
-				SELECT count(*) FROM analysis_changes WHERE analysis_id = $1 AND path = ANY ($5::text[])
+				SELECT count(*) FROM analysis_changes WHERE analysis_id = $1 AND path = ANY ($3::text[])
 			),
 			warnings = (warnings || ARRAY(
-				SELECT DISTINCT w FROM unnest($3::text[]) w WHERE w <> ALL (a.warnings)
-			))[1:$4]
+				SELECT DISTINCT w FROM unnest($6::text[]) w WHERE w <> ALL (a.warnings)
+			))[1:$7]
 		WHERE id = $1 AND owner_token = $2 AND finished_at IS NULL`
 
 	if len(seen.kept)+len(seen.found) == 0 {
@@ -156,18 +155,14 @@ func (a *analyzer) storeSight(ctx context.Context, t task, seen sight) error {
 	}
 
 	return changeAnalysis(ctx, a.db, t.AnalysisID, func(tx pgx.Tx) error {
-		if _, err := execute(ctx, tx, "drop candidates", drop, t.AnalysisID, seen.kept); err != nil {
-			return err
-		}
-		if _, err := execute(ctx, tx, "mark candidates", mark, t.AnalysisID, seen.found, a.instance); err != nil {
-			return err
-		}
-		return oneRow(ctx, tx, "store warnings", warn,
+		return oneRow(ctx, tx, "store candidates that were found", store,
 			t.AnalysisID,
 			t.Token,
+			seen.kept,
+			seen.found,
+			a.instance,
 			seen.warnings,
-			maxWarnings,
-			seen.kept)
+			maxWarnings)
 	})
 }
 

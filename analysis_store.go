@@ -14,26 +14,25 @@ import (
 // tells of files that were gone when they were to be read. Those with a row become candidates.
 func (a *analyzer) storeBatch(ctx context.Context, t task, b batch) error {
 	// A file that a former owner added stays added, even if it has changed since.
-	const noteChanges = `
-		INSERT INTO analysis_changes (analysis_id, path, change)
-		SELECT $1::bigint, unnest($2::text[]), 'added'
-		UNION ALL
-		SELECT $1::bigint, unnest($3::text[]), 'changed'
-		ON CONFLICT DO NOTHING`
-
-	const addCandidates = `
-		INSERT INTO analysis_candidates (analysis_id, path)
-		SELECT $1, unnest($2::text[])
-		ON CONFLICT DO NOTHING`
-
 	const count = `
+		WITH noted AS (
+			INSERT INTO analysis_changes (analysis_id, path, change)
+			SELECT $1::bigint, unnest($3::text[]), 'added'
+			UNION ALL
+			SELECT $1::bigint, unnest($4::text[]), 'changed'
+			ON CONFLICT DO NOTHING
+		), candidates AS (
+			INSERT INTO analysis_candidates (analysis_id, path)
+			SELECT $1, unnest($5::text[])
+			ON CONFLICT DO NOTHING
+		)
 		UPDATE analyses a
 		SET
-			total = total + $3,
-			added = added + $4,
-			changed = changed + $5,
-			failed = failed + $6,
-			warnings = (warnings || ARRAY(SELECT w FROM unnest($7::text[]) w WHERE w <> ALL (a.warnings)))[1:$8]
+			total = total + $6,
+			added = added + coalesce(cardinality($3), 0),
+			changed = changed + coalesce(cardinality($4), 0),
+			failed = failed + $7,
+			warnings = (warnings || ARRAY(SELECT w FROM unnest($8::text[]) w WHERE w <> ALL (a.warnings)))[1:$9]
 		WHERE id = $1 AND owner_token = $2 AND finished_at IS NULL`
 
 	err := changeAnalysis(ctx, a.db, t.AnalysisID, func(tx pgx.Tx) error {
@@ -43,20 +42,13 @@ func (a *analyzer) storeBatch(ctx context.Context, t task, b batch) error {
 		}
 
 		b.classify(before)
-		if _, err := execute(ctx, tx, "note changes", noteChanges, t.AnalysisID, b.added, b.changed); err != nil {
-			return err
-		}
-
-		if _, err := execute(ctx, tx, "add candidates", addCandidates, t.AnalysisID, b.missing); err != nil {
-			return err
-		}
-
 		return oneRow(ctx, tx, "count files", count,
 			t.AnalysisID,
 			t.Token,
+			b.added,
+			b.changed,
+			b.missing,
 			b.seen,
-			len(b.added),
-			len(b.changed),
 			b.failed,
 			b.warnings,
 			maxWarnings)
