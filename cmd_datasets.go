@@ -488,11 +488,9 @@ func vrtCommand(ctx context.Context, o invocation, d dataset) error {
 		raw, _ := decodePath(f.Path) // as the walk wrote it
 		return filepath.Join(where.root, where.below, raw)
 	}
-	read := func(after []string, limit int) (files []datasetFile, next []string, err error) {
-		return findFiles(ctx, o.db, g.files(d.ID), after, limit)
-	}
+	run := func(find func(context.Context) error) error { return find(ctx) }
 	each := func(emit func(datasetFile) error) error {
-		return readInBatches(read, emit)
+		return readInBatches(o.db, g.files(d.ID), run, emit)
 	}
 
 	rows, out := o.rows()

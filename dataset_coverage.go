@@ -528,22 +528,27 @@ func (c *coverage) drawMissing(ctx context.Context, grids []tileGrid) error {
 	return nil
 }
 
-// cellsInView returns how many cells of a run meet the view. If the run meets the view and is no
-// wider, all its cells count. A wider run is halved.
+// cellsInView returns how many cells of a run the map shows, at least in part. A run that lies
+// partly beside the map is halved.
 func (c *coverage) cellsInView(g tileGrid, run cellRun) int64 {
 	n := run.To - run.From + 1
 	if c.view == nil {
 		return n
 	}
 
-	bbox := g.tile(run).file().BBox
-	if bbox == nil || !c.view.meets(boxOf(bbox)) {
-		return 0
+	m := c.frame
+	around := emptyRange() // in pixels; south is the top
+	for _, ring := range m.rings(g.tile(run).file().extent) {
+		around.add(ring...)
 	}
 
-	box := boxOf(bbox)
-	end := c.view.eastward(box.West) + box.East - box.West
-	if n == 1 || end <= c.view.East-c.view.West {
+	isBeside := around.east < m.left || around.west > m.left+m.width
+	isAboveOrBelow := around.north < m.top || around.south > m.top+m.height
+	if isBeside || isAboveOrBelow {
+		return 0
+	}
+	isWithin := around.west >= m.left && around.east <= m.left+m.width
+	if isWithin || n == 1 {
 		return n
 	}
 

@@ -83,33 +83,37 @@ func (c *catalogue) getFootprints(w http.ResponseWriter, r *http.Request) error 
 // eachFile calls emit for each file that matches the filter. It holds a connection only for each
 // batch of rows.
 func (c *catalogue) eachFile(r *http.Request, f fileFilter, emit func(datasetFile) error) error {
-	find := func(after []string, limit int) (files []datasetFile, next []string, err error) {
-		err = withPoolSlot(r, slow, func(ctx context.Context) (err error) {
+	inSlot := func(find func(context.Context) error) error {
+		return withPoolSlot(r, slow, func(ctx context.Context) error {
 			// The dataset may have been removed meanwhile, or hidden from the caller.
 			if f.datasetID != nil {
 				if _, err := c.pathDataset(r.WithContext(ctx)); err != nil {
 					return err
 				}
 			}
-
-			files, next, err = findFiles(ctx, c.core.db, f, after, limit)
-			return err
+			return find(ctx)
 		})
-		return files, next, err
 	}
-	return readInBatches(find, emit)
+	return readInBatches(c.core.db, f, inSlot, emit)
 }
 
-// readInBatches calls emit for each file that find returns. find is findFiles for some filter.
+// readInBatches calls emit for each file that matches the filter. It calls run for each batch, with
+// the function that finds its files.
 func readInBatches(
-	find func(after []string, limit int) (files []datasetFile, next []string, err error),
+	q querier,
+	f fileFilter,
+	run func(find func(context.Context) error) error,
 	emit func(datasetFile) error,
 ) error {
 	const batch = 1000
 
 	after := firstFile()
-	for {
-		files, next, err := find(after, batch)
+	for after != nil {
+		var files []datasetFile
+		err := run(func(ctx context.Context) (err error) {
+			files, after, err = findFiles(ctx, q, f, after, batch)
+			return err
+		})
 		if err != nil {
 			return err
 		}
@@ -119,11 +123,8 @@ func readInBatches(
 				return err
 			}
 		}
-		if next == nil {
-			return nil
-		}
-		after = next
 	}
+	return nil
 }
 
 // writeFeatures answers with a FeatureCollection of the features that read emits.

@@ -100,20 +100,6 @@ func boxOf(bbox []float64) mapBox {
 	return box
 }
 
-// eastward returns by how many degrees a longitude lies east of the box's western edge.
-func (a mapBox) eastward(lon float64) float64 {
-	return math.Mod(lon-a.West+720, 360)
-}
-
-// meets reports whether two boxes have a point in common.
-func (a mapBox) meets(b mapBox) bool {
-	meetLatitudes := a.South <= b.North && b.South <= a.North
-
-	beginsInA := a.eastward(b.West) <= a.East-a.West
-	beginsInB := b.eastward(a.West) <= b.East-b.West
-	return meetLatitudes && (beginsInA || beginsInB)
-}
-
 // String returns the corners of the box.
 func (a mapBox) String() string {
 	box := a.asFile().BBox
@@ -414,9 +400,9 @@ func (m mapFrame) coastline() string {
 		lon := 0
 		lat := 0
 
-		// The last point of the path; infinite if the next one begins a new line.
-		lastX := math.Inf(1)
-		lastY := math.Inf(1)
+		// The last point of the path; none if the next one begins a new line.
+		none := position{math.Inf(1), 0}
+		last := none
 
 		for point := range strings.FieldsSeq(line) {
 			// A point is the step from the one before. A test reads every point.
@@ -429,12 +415,11 @@ func (m mapFrame) coastline() string {
 			eastward := math.Remainder(float64(lon)/100-m.lon, 360)
 			x, y := m.at(m.lon+eastward, float64(lat)/100)
 			if !m.shows(x, y, margin) {
-				lastX = math.Inf(1)
-				lastY = math.Inf(1)
+				last = none
 				continue
 			}
 
-			jump := math.Hypot(x-lastX, y-lastY)
+			jump := math.Hypot(x-last[0], y-last[1])
 			if jump < 1 {
 				continue
 			}
@@ -445,8 +430,7 @@ func (m mapFrame) coastline() string {
 				command = 'M'
 			}
 			fmt.Fprintf(&b, "%c%.1f %.1f", command, x, y)
-			lastX = x
-			lastY = y
+			last = position{x, y}
 		}
 	}
 	return b.String()
