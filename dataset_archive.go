@@ -46,7 +46,7 @@ func (c *catalogue) getArchive(w http.ResponseWriter, r *http.Request) error {
 
 			// While a file is read, others may compute.
 			slots.leaveCore()
-			err := c.addToArchive(r.Context(), archive, storedFile{d.Path, file.ElevationDatasetFileMeta})
+			err := c.addToArchive(r.Context(), archive, d.Path, file)
 			if err != nil {
 				return err
 			}
@@ -67,24 +67,29 @@ func (c *catalogue) getArchive(w http.ResponseWriter, r *http.Request) error {
 	return err
 }
 
-// addToArchive adds the content of a file. Its name in the archive is its path in the dataset. Some
-// programs take a backslash for a slash, so a path with one has %5C for it, and %25 for a percent
-// sign.
-func (c *catalogue) addToArchive(ctx context.Context, archive *zip.Writer, m storedFile) error {
-	f, err := c.openContent(ctx, m)
+// addToArchive adds the content of a file in the directory of a dataset. Its name in the archive is
+// its path in the dataset. Some programs take a backslash for a slash, so a path with one has %5C
+// for it, and %25 for a percent sign.
+func (c *catalogue) addToArchive(
+	ctx context.Context,
+	archive *zip.Writer,
+	directory string,
+	file datasetFile,
+) error {
+	f, err := c.openContent(ctx, directory, file.Path)
 	if err != nil {
 		return err
 	}
 	defer f.closeLater()
 
-	name, _ := decodePath(m.Path) // as the walk wrote it
+	name, _ := decodePath(file.Path) // as the walk wrote it
 	if strings.Contains(name, `\`) {
 		name = strings.NewReplacer("%", "%25", `\`, "%5C").Replace(name)
 	}
 	out, err := archive.CreateHeader(&zip.FileHeader{
 		Name:     name,
 		Method:   zip.Store,
-		Modified: m.ModifiedAt.Time,
+		Modified: file.ModifiedAt.Time,
 	})
 	if err != nil {
 		return err
@@ -96,14 +101,14 @@ func (c *catalogue) addToArchive(ctx context.Context, archive *zip.Writer, m sto
 	}
 
 	// Refuse a file that has changed while it was read.
-	again, err := c.openContent(ctx, m)
+	again, err := c.openContent(ctx, directory, file.Path)
 	if err != nil {
 		return err
 	}
 	defer again.closeLater()
 
 	if n != f.Size || again.entry != f.entry {
-		err := fmt.Errorf("read %s in the dataset %s: the file has changed", m.Path, m.Directory)
+		err := fmt.Errorf("read %s in the dataset %s: the file has changed", file.Path, directory)
 		return fileUnavailable(err)
 	}
 	return nil

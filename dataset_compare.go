@@ -534,11 +534,8 @@ func (c *comparison) compareBytes(ctx context.Context, cell comparedCell) (resul
 	var blocks [2][]byte
 
 	for i, d := range [...]dataset{c.here, c.there} {
-		file := ElevationDatasetFileMeta{
-			Path:      [...]string{cell.Here, cell.There}[i],
-			SizeBytes: cell.SizeBytes,
-		}
-		f, err := c.catalogue.openContent(ctx, storedFile{d.Path, file})
+		path := [...]string{cell.Here, cell.There}[i]
+		f, err := c.catalogue.openContent(ctx, d.Path, path)
 		if err != nil {
 			return skip(i, err)
 		}

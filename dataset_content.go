@@ -51,15 +51,15 @@ func (c *catalogue) getContent(w http.ResponseWriter, r *http.Request) error {
 		return notFound("file", path)
 	}
 
-	var m storedFile
+	var d dataset
+	var m ElevationDatasetFileMeta
 	getFile := func(ctx context.Context) (err error) {
-		d, err := c.pathDataset(r.WithContext(ctx))
+		d, err = c.pathDataset(r.WithContext(ctx))
 		if err != nil {
 			return err
 		}
 
-		m.Directory = d.Path
-		m.ElevationDatasetFileMeta, err = collectOne[ElevationDatasetFileMeta](
+		m, err = collectOne[ElevationDatasetFileMeta](
 			ctx, c.core.db, d.missingPart("file", r.PathValue("path")), "get file",
 			query, d.ID, path,
 		)
@@ -70,7 +70,7 @@ func (c *catalogue) getContent(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	f, err := c.openContent(r.Context(), m)
+	f, err := c.openContent(r.Context(), d.Path, path)
 	if err != nil {
 		return err
 	}
@@ -120,32 +120,28 @@ func cleanRange(r *http.Request, size int64) {
 	r.Header.Set("Range", "bytes="+bounds)
 }
 
-// storedFile is the row of a file, with the directory of its dataset.
-type storedFile struct {
-	Directory string
-	ElevationDatasetFileMeta
-}
-
 // content is a file that a request reads.
 type content struct {
 	catalogue *catalogue
 	ctx       context.Context // of the request, or of the command
-	row       storedFile
+	directory string          // of the dataset
+	path      string          // as the row has it
 	openFile
 	entry       // as the file was opened
 	err   error // that ended the reading
 }
 
-// openContent opens a file for a request with that context. Its errors are those of open and of
-// askFileSystem.
-func (c *catalogue) openContent(ctx context.Context, m storedFile) (*content, error) {
+// openContent opens a file in the directory of a dataset for a request with that context. Its
+// errors are those of open and of askFileSystem.
+func (c *catalogue) openContent(ctx context.Context, directory, path string) (*content, error) {
 	f := &content{
 		catalogue: c,
 		ctx:       ctx,
-		row:       m,
+		directory: directory,
+		path:      path,
 	}
 	closeIt := func() { f.Close() }
-	return f, c.askFileSystem(ctx, m.Directory, f.open, closeIt)
+	return f, c.askFileSystem(ctx, directory, f.open, closeIt)
 }
 
 // closeLater closes the file in a goroutine. Close may hang too, so it takes a slot as any other
@@ -153,7 +149,7 @@ func (c *catalogue) openContent(ctx context.Context, m storedFile) (*content, er
 func (f *content) closeLater() {
 	go func() {
 		ctx := context.WithoutCancel(f.ctx)
-		leave, err := f.catalogue.fileCalls.acquire(ctx, f.row.Directory)
+		leave, err := f.catalogue.fileCalls.acquire(ctx, f.directory)
 		if err == nil { // with an error the queue is full, and Close does not wait
 			defer leave()
 		}
@@ -164,19 +160,16 @@ func (f *content) closeLater() {
 // open opens the file. Anything but a regular file of the dataset is a 404. Another error is that
 // of fileUnavailable.
 func (f *content) open() error {
-	dir, wrong := f.catalogue.core.cfg.findDirectory(f.row.Directory)
+	dir, wrong := f.catalogue.core.cfg.findDirectory(f.directory)
 	if wrong != nil {
-		return notFound("file", f.row.Path)
+		return notFound("file", f.path)
 	}
 
 	root, _, err := dir.open()
 	if err == nil {
 		reader := &fileReader{root: root}
 		defer reader.close()
-		f.openFile, f.entry, err = reader.open(entry{
-			Path: f.row.Path,
-			Size: f.row.SizeBytes,
-		})
+		f.openFile, f.entry, err = reader.open(entry{Path: f.path})
 	}
 	if err == nil {
 		return nil
@@ -186,10 +179,10 @@ func (f *content) open() error {
 	errno, isOfSystem := errors.AsType[syscall.Errno](err)
 	isLink := errno == syscall.ELOOP
 	if isMissing(err) || isLink || !isOfSystem {
-		return notFound("file", f.row.Path)
+		return notFound("file", f.path)
 	}
 
-	err = fmt.Errorf("open %s in the dataset %s: %w", f.row.Path, f.row.Directory, err)
+	err = fmt.Errorf("open %s in the dataset %s: %w", f.path, f.directory, err)
 	return fileUnavailable(err)
 }
 
@@ -202,9 +195,9 @@ func (f *content) ReadAt(p []byte, offset int64) (int, error) {
 		return err
 	}
 
-	err := f.catalogue.askFileSystem(f.ctx, f.row.Directory, read, func() {})
+	err := f.catalogue.askFileSystem(f.ctx, f.directory, read, func() {})
 	if err != nil && err != io.EOF {
-		f.err = fmt.Errorf("read %s in the dataset %s: %w", f.row.Path, f.row.Directory, err)
+		f.err = fmt.Errorf("read %s in the dataset %s: %w", f.path, f.directory, err)
 		return 0, f.err
 	}
 	return n, err
