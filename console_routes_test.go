@@ -74,11 +74,8 @@ func TestFormRows(t *testing.T) {
 	}
 }
 
-// formElements finds the forms on a page that are sent by POST, with their address and content.
-var formElements = regexp.MustCompile(`(?s)<form(?: id="([^"]*)")?(?: class="[^"]*")? method="post" action="([^"]*)"[^>]*>(.*?)</form>`)
-
-// formNames finds the names of fields.
-var formNames = regexp.MustCompile(`<(?:input|select|textarea|button)[^>]* name="([^"]*)"`)
+// formNames finds the names of fields inside a form. A pattern that begins with text is found many times faster.
+var formNames = regexp.MustCompile(` name="([^"]*)"`)
 
 // keptFields are fields that no route gets: the random text of a form that acts once, and the secret that an app has
 // scanned, which the page shows again.
@@ -88,9 +85,16 @@ const keptFields = " once tag uri secret "
 // have no row in forms.
 func (b *browser) checkForms(what, page string) {
 	b.t.Helper()
-	for _, element := range formElements.FindAllStringSubmatch(page, -1) {
-		id, action, inside := element[1], element[2], element[3]
-		i := slices.IndexFunc(forms(), func(f form) bool { return isOfPattern(f.path, action) })
+	rows := forms()
+	for _, element := range strings.Split(page, "<form ")[1:] {
+		tag, rest, _ := strings.Cut(element, ">")
+		inside, _, _ := strings.Cut(rest, "</form>")
+		if !strings.Contains(tag, `method="post"`) {
+			continue
+		}
+
+		id, action := attributeOf(tag, "id"), attributeOf(tag, "action")
+		i := slices.IndexFunc(rows, func(f form) bool { return isOfPattern(f.path, action) })
 		if i < 0 {
 			if action != "/login" && action != "/logout" {
 				b.t.Errorf("%s: no form has the address %s", what, action)
@@ -100,17 +104,24 @@ func (b *browser) checkForms(what, page string) {
 
 		found := formNames.FindAllStringSubmatch(inside, -1)
 		if id != "" { // fields outside the form may belong to it
-			found = append(found, regexp.MustCompile(`<input[^>]* name="([^"]*)"[^>]* form="`+id+`"`).FindAllStringSubmatch(page, -1)...)
+			found = append(found, regexp.MustCompile(` name="([^"]*)"[^>]* form="`+id+`"`).FindAllStringSubmatch(page, -1)...)
 		}
 		for _, m := range found {
 			name := strings.TrimPrefix(m[1], "former_")
 			isKept := strings.Contains(keptFields, " "+name+" ")
 			isOnce := name == "once" // every form may have it: see readOnce
-			if !isKept && !isOnce && !slices.Contains(forms()[i].names(), name) {
+			if !isKept && !isOnce && !slices.Contains(rows[i].names(), name) {
 				b.t.Errorf("%s: the form %s has a field %s, which is not sent", what, action, m[1])
 			}
 		}
 	}
+}
+
+// attributeOf returns the value of an attribute of a tag, or "".
+func attributeOf(tag, name string) string {
+	_, after, _ := strings.Cut(" "+tag, " "+name+`="`)
+	value, _, _ := strings.Cut(after, `"`)
+	return value
 }
 
 // isOfPattern reports whether a path is one of a route's.
