@@ -25,7 +25,8 @@ func addMillion(t *testing.T, ts *testServer) dataset {
 			ARRAY[0.0002, 0, w, 0, -0.0002, s + 0.2], ARRAY[w, s, w + 0.2, s + 0.2], 'EPSG:4326',
 			ARRAY[w, s, w + 0.2 - CASE WHEN w > 179.8 THEN 360 ELSE 0 END, s + 0.2], 20, '{}', now()
 		FROM (SELECT i, -180 + i % 2000 * 0.18::float8 AS w, -80 + i / 2000 * 0.32::float8 AS s FROM generate_series(0, 999999) i) f`
-	d, err := createDataset(t.Context(), ts.db, operatorActor(), datasetRequest{Name: "million", Path: "million"}, operatorNow)
+	const create = `INSERT INTO datasets (name, path) VALUES ('million', 'million') RETURNING ` + datasetColumns
+	d, err := collectOne[dataset](t.Context(), ts.db, nil, "create dataset", create)
 	if err != nil {
 		t.Fatal(err)
 	}

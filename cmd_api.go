@@ -105,7 +105,7 @@ func (o invocation) newCall(ctx context.Context) (*server, *http.Request) {
 }
 
 // setPath sets the path values of a route, and returns what the command names first, if that is a
-// user or a role.
+// user, a role or a dataset.
 func (o invocation) setPath(r *http.Request, route string) (named any, err error) {
 	ctx := r.Context()
 	setID := func(id any) { r.SetPathValue("id", fmt.Sprint(id)) }
@@ -122,6 +122,10 @@ func (o invocation) setPath(r *http.Request, route string) (named any, err error
 		found, err := roleNamed(ctx, o.db, "role", o.names[0])
 		setID(found.ID)
 		return found, err
+	case strings.Contains(route, "/datasets/{"):
+		d, err := o.getDataset(ctx, o.names[0])
+		setID(d.ID)
+		return d, err
 	case strings.Contains(route, "{"):
 		setID(o.names[0])
 	}

@@ -53,6 +53,26 @@ func withDataset(do func(context.Context, invocation, dataset) error) action {
 	}
 }
 
+// changeDataset calls a route that creates or changes a dataset, and returns the dataset. tags are
+// the lines of If-Match.
+func (o invocation) changeDataset(
+	ctx context.Context,
+	route string,
+	id int64,
+	tags []string,
+	body map[string]any,
+) (after dataset, err error) {
+	s, r := o.newCall(ctx)
+	r.SetPathValue("id", fmt.Sprint(id))
+	r.Header = http.Header{"If-Match": tags}
+	answer, err := s.callAPI(r, route, "", body)
+	if err != nil {
+		return after, err
+	}
+	err = json.Unmarshal(answer, &after)
+	return after, err
+}
+
 // createDatasetCommand is "cairn dataset create".
 func createDatasetCommand(ctx context.Context, o invocation) error {
 	_, err := o.createDataset(ctx, o.names[0], o.names[1])
@@ -61,7 +81,6 @@ func createDatasetCommand(ctx context.Context, o invocation) error {
 
 // setDatasetCommand is "cairn dataset set".
 func setDatasetCommand(ctx context.Context, o invocation, d dataset) error {
-
 	about, err := o.readAbout()
 	if err != nil {
 		return err
@@ -77,15 +96,11 @@ func setDatasetCommand(ctx context.Context, o invocation, d dataset) error {
 		about = crs
 		tags = []string{tagOf(d)}
 	}
-
-	change := datasetChangeRequest{
-		About:       about,
-		Name:        optional(o.options, "name"),
-		Description: optional(o.options, "description"),
-		Requires:    optional(o.options, "requires"),
-		Notify:      optional(o.options, "notify"),
+	if about != nil {
+		o.options.Set("about", string(about))
 	}
-	d, err = updateDataset(ctx, o.db, operatorActor(), d.ID, change, operatorNow, tags)
+	body := formBody(o.options, "name* description* requires* notify* about{}")
+	d, err = o.changeDataset(ctx, "PATCH /api/v1/datasets/{id}", d.ID, tags, body)
 	err = o.print(err, d, "changed dataset %d, %s", d.ID, d.Name)
 	if err != nil || crs == nil || o.options.Has("json") {
 		return err
@@ -161,26 +176,16 @@ func (o invocation) createDataset(ctx context.Context, name, path string) (d dat
 		FROM datasets
 		WHERE path = $1`
 
-	where, err := o.cfg.checkDataset(name, path, "")
-	if err == nil {
-		err = where.check()
+	where, _ := o.cfg.findDirectory(path) // the route says what is wrong with it
+	body := map[string]any{
+		"name":     name,
+		"path":     path,
+		"requires": o.options.Get("requires"),
 	}
-	p, ok := errors.AsType[*problem](err)
-	if ok && p.fields[len(p.fields)-1].Code == fieldOutsideRoot {
-		return d, o.outsideRoots(path)
-	}
-	if err != nil {
-		return d, err
-	}
+	d, err = o.changeDataset(ctx, "POST /api/v1/datasets", 0, nil, body)
 
 	// If the directory is registered, the error names its dataset.
-	in := datasetRequest{
-		Name:     name,
-		Path:     where.stored,
-		Requires: o.options.Get("requires"),
-	}
-	d, err = createDataset(ctx, o.db, operatorActor(), in, operatorNow)
-	p, ok = errors.AsType[*problem](err)
+	p, ok := errors.AsType[*problem](err)
 	if ok && p.status == http.StatusConflict {
 		existing, findErr := collectOne[dataset](ctx, o.db, nil,
 			"find dataset", query, where.stored)
@@ -188,6 +193,10 @@ func (o invocation) createDataset(ctx context.Context, name, path string) (d dat
 			err = fmt.Errorf("%s is registered already, as dataset %d, %s",
 				path, existing.ID, existing.Name)
 		}
+	}
+	isOutside := func(f fieldError) bool { return f.Code == fieldOutsideRoot }
+	if ok && slices.ContainsFunc(p.fields, isOutside) {
+		err = o.outsideRoots(path)
 	}
 	return d, o.print(err, nil, "created dataset %d, %s, of %s",
 		d.ID, d.Name, filepath.Join(where.root, where.below))
@@ -208,8 +217,11 @@ func addDatasetCommand(ctx context.Context, o invocation) error {
 		return err
 	}
 
-	change := datasetChangeRequest{About: o.crsFields(d.About)}
-	d, err = updateDataset(ctx, o.db, operatorActor(), d.ID, change, operatorNow, nil)
+	crs := o.crsFields(d.About)
+	if crs != nil {
+		body := map[string]any{"about": crs}
+		d, err = o.changeDataset(ctx, "PATCH /api/v1/datasets/{id}", d.ID, nil, body)
+	}
 	if err != nil {
 		return err
 	}
@@ -401,8 +413,7 @@ func removeDatasetCommand(ctx context.Context, o invocation, d dataset) error {
 		return err
 	}
 
-	err = deleteDataset(ctx, o.db, operatorActor(), d.ID)
-	return o.print(err, nil, "removed dataset %d, %s", d.ID, d.Name)
+	return calls("DELETE /datasets/{id}", "", "removed dataset $id, $name")(ctx, o)
 }
 
 // reportCommand is "cairn report DATASET". It returns errFindings if the report has findings, if no

@@ -155,17 +155,11 @@ func changeDataset(
 	})
 }
 
-// actorReader reads who makes a change, with what the actor may do now. It requires lockAccess.
-type actorReader func(ctx context.Context, tx pgx.Tx) (actor, error)
-
-// operatorNow is an actorReader for the commands.
-func operatorNow(context.Context, pgx.Tx) (actor, error) { return operatorActor(), nil }
-
-// mayRequire returns nil if the actor may change what a dataset requires, from one permission to
-// another; "" is none. By the subset rule the actor must hold both. mayRequire takes lockAccess:
+// mayRequire returns nil if the caller may change what a dataset requires, from one permission to
+// another; "" is none. By the subset rule the caller must hold both. mayRequire takes lockAccess:
 // until the transaction ends, neither permission can be removed. Call it after the dataset is
 // locked, and before anything is written. No transaction that holds lockAccess waits for a dataset.
-func mayRequire(ctx context.Context, tx pgx.Tx, before, after string, now actorReader) error {
+func (c *catalogue) mayRequire(ctx context.Context, tx pgx.Tx, r *http.Request, before, after string) error {
 	if before == after {
 		return nil
 	}
@@ -181,7 +175,7 @@ func mayRequire(ctx context.Context, tx pgx.Tx, before, after string, now actorR
 	if err := advisoryLock(ctx, tx, lockAccess); err != nil {
 		return err
 	}
-	by, err := now(ctx, tx)
+	by, err := c.accounts.actorNow(ctx, tx, r, datasetManage)
 	if err != nil {
 		return err
 	}

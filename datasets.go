@@ -16,7 +16,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // catalogue is the component of datasets and their files.
@@ -191,6 +190,16 @@ type datasetRequest struct {
 // the file system does not answer within 5 s, the error is that of fileUnavailable. The abandoned
 // call keeps one of its root's 64 slots until it returns.
 func (c *catalogue) createDataset(w http.ResponseWriter, r *http.Request, in datasetRequest) error {
+	const query = `
+		INSERT INTO datasets (
+			name,
+			path,
+			description,
+			requires
+		)
+		VALUES ($1, $2, $3, $4)
+		RETURNING ` + datasetColumns
+
 	dir, err := c.core.cfg.checkDataset(in.Name, in.Path, in.Description)
 	if err != nil {
 		return err
@@ -203,18 +212,23 @@ func (c *catalogue) createDataset(w http.ResponseWriter, r *http.Request, in dat
 		return err
 	}
 
-	in.Path = dir.stored
-	d, err := createDataset(r.Context(), c.core.db, actorOf(r), in, c.actorNow(r))
+	var d dataset
+	err = inTransaction(r.Context(), c.core.db, func(tx pgx.Tx) error {
+		if err := c.mayRequire(r.Context(), tx, r, "", in.Requires); err != nil {
+			return err
+		}
+
+		d, err = oneDataset(
+			r.Context(), tx, nil, "create dataset",
+			query, in.Name, dir.stored, in.Description, in.Requires,
+		)
+		if err != nil {
+			return err
+		}
+		return audit(r.Context(), tx, actorOf(r), "dataset.create", d.target(), nil, d)
+	})
 	location := "/api/v1/datasets/" + strconv.FormatInt(d.ID, 10)
 	return writeCreated(w, d, location, err)
-}
-
-// actorNow returns a function that reads the caller again, who must hold dataset.manage. It
-// requires lockAccess.
-func (c *catalogue) actorNow(r *http.Request) func(context.Context, pgx.Tx) (actor, error) {
-	return func(ctx context.Context, tx pgx.Tx) (actor, error) {
-		return c.accounts.actorNow(ctx, tx, r, datasetManage)
-	}
 }
 
 // checkDataset checks the fields of a new dataset and returns its directory, or a 422. It does not
@@ -290,27 +304,9 @@ type datasetChangeRequest struct {
 }
 
 // updateDataset answers PATCH /api/v1/datasets/{id}, which changes all but the directory. With
-// If-Match, it changes only what the caller has read.
+// If-Match, it changes only what the caller has read. If the change sets other CRSs, it queues an
+// analysis that places the files.
 func (c *catalogue) updateDataset(w http.ResponseWriter, r *http.Request, in datasetChangeRequest) error {
-	d, err := updateDataset(
-		r.Context(), c.core.db, actorOf(r), pathID(r, "id"), in,
-		c.actorNow(r),
-		r.Header["If-Match"],
-	)
-	return writeEntity(w, d, tagOf(d), err)
-}
-
-// updateDataset changes a dataset that has one of the tags, if there are any. now is as for
-// mayRequire. If the change sets other CRSs, it queues an analysis that places the files.
-func updateDataset(
-	ctx context.Context,
-	db *pgxpool.Pool,
-	by actor,
-	id int64,
-	in datasetChangeRequest,
-	now actorReader,
-	tags []string,
-) (after dataset, err error) {
 	const query = `
 		UPDATE datasets
 		SET name = $2,
@@ -327,11 +323,14 @@ func updateDataset(
 	checkDatasetTexts(&v, in.Name, in.Description)
 	v.oneOf("notify", in.Notify, notifyNone, notifyDraft, notifyPublish)
 	if err := v.err(); err != nil {
-		return after, err
+		return err
 	}
 
-	update := func(tx pgx.Tx, d dataset) (_, _ any, err error) {
-		if err := checkMatch(tags, tagOf(d)); err != nil {
+	ctx := r.Context()
+	by := actorOf(r)
+	var after dataset
+	err := c.changeDataset(r, "dataset.update", func(tx pgx.Tx, d dataset) (_, _ any, err error) {
+		if err := checkMatch(r.Header["If-Match"], tagOf(d)); err != nil {
 			return nil, nil, err
 		}
 
@@ -350,7 +349,7 @@ func updateDataset(
 			return nil, nil, nil
 		}
 
-		if err := mayRequire(ctx, tx, d.Requires, after.Requires, now); err != nil {
+		if err := c.mayRequire(ctx, tx, r, d.Requires, after.Requires); err != nil {
 			return nil, nil, err
 		}
 
@@ -371,20 +370,15 @@ func updateDataset(
 			_, err = queueChecks(ctx, tx, by.name, d.ID, 0)
 		}
 		return d, after, err
-	}
-	err = changeDataset(ctx, db, by, id, "dataset.update", update)
-	return after, err
+	})
+	return writeEntity(w, after, tagOf(after), err)
 }
 
-// deleteDataset answers DELETE /api/v1/datasets/{id}.
+// deleteDataset answers DELETE /api/v1/datasets/{id}: it deletes the rows of a dataset. The files
+// stay.
 func (c *catalogue) deleteDataset(w http.ResponseWriter, r *http.Request) error {
-	err := deleteDataset(r.Context(), c.core.db, actorOf(r), pathID(r, "id"))
-	return writeDone(w, err)
-}
-
-// deleteDataset deletes the rows of a dataset; the files stay.
-func deleteDataset(ctx context.Context, db *pgxpool.Pool, by actor, id int64) error {
-	deleteRow := func(tx pgx.Tx, d dataset) (_, _ any, err error) {
+	ctx := r.Context()
+	return writeDone(w, c.changeDataset(r, "dataset.delete", func(tx pgx.Tx, d dataset) (_, _ any, err error) {
 		running, err := runningAnalysis(ctx, tx, d.ID)
 		if err != nil {
 			return nil, nil, err
@@ -399,8 +393,7 @@ func deleteDataset(ctx context.Context, db *pgxpool.Pool, by actor, id int64) er
 
 		_, err = execute(ctx, tx, "delete dataset", `DELETE FROM datasets WHERE id = $1`, d.ID)
 		return d, nil, err
-	}
-	return changeDataset(ctx, db, by, id, "dataset.delete", deleteRow)
+	}))
 }
 
 // datasetDirectory is where a dataset's files are.
@@ -559,42 +552,6 @@ func oneDataset(
 // target returns the dataset as the audit log names it.
 func (d dataset) target() string {
 	return "dataset:" + d.Name
-}
-
-// createDataset creates a dataset, with an audit row. The path is that of a datasetDirectory. now
-// is as for mayRequire.
-func createDataset(
-	ctx context.Context,
-	db *pgxpool.Pool,
-	by actor,
-	in datasetRequest,
-	now actorReader,
-) (d dataset, err error) {
-	const query = `
-		INSERT INTO datasets (
-			name,
-			path,
-			description,
-			requires
-		)
-		VALUES ($1, $2, $3, $4)
-		RETURNING ` + datasetColumns
-
-	err = inTransaction(ctx, db, func(tx pgx.Tx) error {
-		if err := mayRequire(ctx, tx, "", in.Requires, now); err != nil {
-			return err
-		}
-
-		d, err = oneDataset(
-			ctx, tx, nil, "create dataset",
-			query, in.Name, in.Path, in.Description, in.Requires,
-		)
-		if err != nil {
-			return err
-		}
-		return audit(ctx, tx, by, "dataset.create", d.target(), nil, d)
-	})
-	return d, err
 }
 
 // overallBox has two ranges of longitudes around all files: the longitudes as they are, and those
