@@ -19,7 +19,7 @@ const (
 	lockMessages = 0x6361_6972_6e03      // changing an existing message
 	lockKeys     = 0x6361_6972_6e05      // comparing keys with those of other instances
 	lockSeal     = 0x6361_6972_6e06      // sealing the audit log
-	lockAnalyses = 0x6361_6972_0000_0000 // plus the id of an analysis: changing its state
+	lockAnalyses = 0x6361_6972_0000_0000 // plus the id of an analysis: changing its state; far above the others
 )
 
 // querier is a pool or a transaction. Query functions take one; handlers decide which.
@@ -113,65 +113,70 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// sweep deletes expired rows, for at most ten seconds. Any number of instances may sweep at once.
-// Tables that anonymous clients can fill are swept in batches, each in a transaction of its own. A
-// session is kept for a day after its end, and an expired API token for at most 30 days.
+// sweep deletes expired rows in batches, each in a transaction of its own, for at most ten seconds.
+// Any number of instances may sweep at once. A session is kept for a day after its end. An expired
+// API token is kept for 30 days, unless its owner makes a new one before. Answers of forms are in
+// schema_catalogue.sql.
 func sweep(ctx context.Context, pool *pgxpool.Pool) error {
-	const batch = 1000 // the LIMIT of the statements
-	const sessions = `
-		DELETE FROM sessions
-		WHERE id IN (
-			SELECT id
+	const maxBatch = 1000
+	const batch = `
+			LIMIT 1000
+			FOR UPDATE SKIP LOCKED
+		))`
+	statements := []string{
+		`DELETE FROM sessions
+		WHERE ctid = ANY (ARRAY(
+			SELECT ctid
 			FROM sessions
-			WHERE least(ended_at, idle_expires_at, expires_at) < now() - interval '1 day' -- least ignores null
-			LIMIT 1000
-			FOR UPDATE SKIP LOCKED
-		)`
-	const throttles = `
-		DELETE FROM throttles
-		WHERE (account, network) IN (
-			SELECT account, network
+			WHERE least(ended_at, idle_expires_at, expires_at) < now() - interval '1 day' -- least ignores null` + batch,
+		`DELETE FROM throttles
+		WHERE ctid = ANY (ARRAY(
+			SELECT ctid
 			FROM throttles
-			WHERE expires_at < now()
-			LIMIT 1000
-			FOR UPDATE SKIP LOCKED
-		)`
-	const others = `
-		WITH tokens AS (
-			DELETE FROM api_tokens
-			WHERE expires_at < now() - interval '30 days'
-		),
-		passwords AS (
-			DELETE FROM password_tokens
-			WHERE expires_at < now()
-		),
-		unconfirmed AS (
-			DELETE FROM totp_secrets
-			WHERE expires_at < now()
-		),
-		networks AS (
-			DELETE FROM known_networks
-			WHERE expires_at < now()
-		),
-		answers AS (
-			DELETE FROM form_answers
-			WHERE expires_at < now()
-		)
-		DELETE FROM instances
-		WHERE seen_at < now() - interval '100 days'`
+			WHERE expires_at < now()` + batch,
+		`DELETE FROM api_tokens
+		WHERE ctid = ANY (ARRAY(
+			SELECT ctid
+			FROM api_tokens
+			WHERE expires_at < now() - interval '30 days'` + batch,
+		`DELETE FROM password_tokens
+		WHERE ctid = ANY (ARRAY(
+			SELECT ctid
+			FROM password_tokens
+			WHERE expires_at < now()` + batch,
+		`DELETE FROM totp_secrets -- those that were not confirmed
+		WHERE ctid = ANY (ARRAY(
+			SELECT ctid
+			FROM totp_secrets
+			WHERE expires_at < now()` + batch,
+		`DELETE FROM known_networks
+		WHERE ctid = ANY (ARRAY(
+			SELECT ctid
+			FROM known_networks
+			WHERE expires_at < now()` + batch,
+		`DELETE FROM form_answers
+		WHERE ctid = ANY (ARRAY(
+			SELECT ctid
+			FROM form_answers
+			WHERE expires_at < now()` + batch,
+		`DELETE FROM instances
+		WHERE ctid = ANY (ARRAY(
+			SELECT ctid
+			FROM instances
+			WHERE seen_at < now() - interval '100 days'` + batch,
+	}
 
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 
 	// A full batch may not have been the last one.
-	for _, query := range []string{sessions, throttles, others} {
-		for {
-			swept, err := execute(ctx, pool, "sweep", query)
+	for _, statement := range statements {
+		swept := int64(maxBatch)
+		for swept == maxBatch {
+			var err error
+			swept, err = execute(ctx, pool, "sweep", statement)
 			if err != nil {
 				return err
-			}
-			if swept < batch {
-				break
 			}
 		}
 	}

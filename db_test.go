@@ -48,3 +48,24 @@ func TestSweep(t *testing.T) {
 		t.Errorf("%d expired rows are left", n)
 	}
 }
+
+// TestSweepSkipsLocked: a row that another transaction holds keeps no other row from being swept.
+func TestSweepSkipsLocked(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	ts := startServer(t, nil)
+	ada := ts.addUser("ada", datasetRead)
+	ts.exec(`INSERT INTO known_networks SELECT $1, i::text, now() - interval '1 second' FROM generate_series(1, 2500) i`, ada)
+	tx, err := ts.db.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(ctx)
+	if _, err := tx.Exec(ctx, `SELECT FROM known_networks WHERE network = '7' FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	if err := sweep(ctx, ts.db); err != nil {
+		t.Error(err)
+	}
+	check(t, "rows that are left", ts.queryInt(`SELECT count(*) FROM known_networks`), 1)
+}

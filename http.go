@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"maps"
 	"mime"
@@ -115,18 +114,6 @@ func decodeJSON(r *http.Request, v any) error {
 		return decodingProblem(err)
 	}
 	return nil
-}
-
-// bodyError returns the problem with a body whose reading ended with err.
-func bodyError(err error) error {
-	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		detail := fmt.Sprintf("The body has more than %d bytes.", tooLarge.Limit)
-		return newProblem(http.StatusRequestEntityTooLarge, codeBodyTooLarge, detail)
-	}
-	if errors.Is(err, errBusy) {
-		return errBusy
-	}
-	return malformed(codeBodyUnreadable, "The body could not be read to its end.")
 }
 
 // Bounds of a JSON object. They are checked before the object is decoded.

@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"sync"
@@ -9,8 +11,8 @@ import (
 )
 
 // receiveBody reads the request's body into memory: at most size bytes, within bodyTimeout and the
-// time limit of the request. release gives back its room. A body of GET or HEAD has no meaning (RFC
-// 9110, section 9.3.1) and is dropped.
+// time limit of the request. release gives back its room; it is never nil. A body of GET or HEAD has
+// no meaning (RFC 9110, section 9.3.1) and is dropped.
 func receiveBody(w http.ResponseWriter, r *http.Request, slots *slots, size int64) (release func(), err error) {
 	// With HTTP/2, r.Body is not http.NoBody if there is no body.
 	if r.ContentLength == 0 {
@@ -52,6 +54,18 @@ func receiveBody(w http.ResponseWriter, r *http.Request, slots *slots, size int6
 	r.Body = io.NopCloser(&content)
 	r.ContentLength = int64(content.Len())
 	return body.release, nil
+}
+
+// bodyError returns the problem with a body whose reading ended with err.
+func bodyError(err error) error {
+	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		detail := fmt.Sprintf("The body has more than %d bytes.", tooLarge.Limit)
+		return newProblem(http.StatusRequestEntityTooLarge, codeBodyTooLarge, detail)
+	}
+	if errors.Is(err, errBusy) {
+		return errBusy
+	}
+	return malformed(codeBodyUnreadable, "The body could not be read to its end.")
 }
 
 // byteLimiter counts bytes in memory, for each caller and for all callers together.

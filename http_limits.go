@@ -123,16 +123,16 @@ func (l *limiter) length(caller string) int {
 // class says what a request needs, and how long it may take. The route's row names it.
 type class int
 
-// The classes. All but light and sending hold a slot of the pool of database connections.
+// The classes. All but light and sending begin with a slot of the pool of database connections.
 const (
 	light   class = iota // does not use the database
 	quick                // most routes
 	hashing              // waits for a core to hash a password
-	waiting              // waits for a change, and holds no slot of the pool meanwhile
-	slow                 // searches
+	waiting              // waits for a change; meanwhile it gives its slot of the pool back
+	slow                 // searches, or reads all rows of a table
 	bulk                 // may change every row of a dataset or role
 	heavy                // computes for more than 50 ms
-	stream               // sends many rows; while it sends, it holds a slot of the pool only for each batch
+	stream               // sends many rows; then it takes a slot of the pool only for each batch
 	sending              // sends a file; it uses the database only before it sends
 )
 
@@ -151,7 +151,7 @@ func (c class) timeout() time.Duration {
 	}[c]
 }
 
-// usesPool reports whether a request of the class holds a slot of the pool while it runs.
+// usesPool reports whether a request of the class begins with a slot of the pool.
 func (c class) usesPool() bool { return c != light && c != sending }
 
 // maxWait is the longest time that a client may ask to wait for a change.
@@ -181,7 +181,7 @@ const (
 // limits hold the limiters of a service, so that nobody slows the others.
 type limits struct {
 	pool    *limiter           // slots of the pool: a quarter of its connections for one caller
-	cores   *limiter           // slots to compute: one for each caller, and in all one fewer than cores
+	cores   *limiter           // slots to compute: one for each caller, and in all one fewer than there are cores
 	classes map[class]*limiter // slots of the classes that have a limit of their own
 
 	bodies  *byteLimiter // of requests, in memory
@@ -232,28 +232,11 @@ func newSlots(limits *limits, owner string) *slots {
 }
 
 // acquire waits until the request holds the slots that the class needs. A request that holds a slot
-// to compute needs no slot of a class.
+// to compute keeps it, and needs no slot of a class.
 func (s *slots) acquire(ctx context.Context, needed class) error {
 	computes := s.releaseCore != nil
-
-	// The slot of the class. Some classes have none.
-	classLimiter := s.limits.classes[needed]
-	needsSlot := classLimiter != nil && classLimiter != s.classLimiter
-	if needsSlot && !computes {
-		s.release() // hold nothing while waiting
-
-		release, err := classLimiter.acquire(ctx, s.owner)
-		if err != nil {
-			return err
-		}
-		s.classLimiter = classLimiter
-		s.releaseClass = release
-	}
-
-	// The slot to compute.
-	if needed == heavy && !computes {
-		s.release()
-		if err := s.acquireCore(ctx); err != nil {
+	if !computes {
+		if err := s.acquireClass(ctx, needed); err != nil {
 			return err
 		}
 	}
@@ -264,6 +247,28 @@ func (s *slots) acquire(ctx context.Context, needed class) error {
 	return nil
 }
 
+// acquireClass waits for a slot of the class or, for heavy, for a slot to compute. Before it waits,
+// it gives back all slots that the request holds.
+func (s *slots) acquireClass(ctx context.Context, needed class) (err error) {
+	if needed == heavy {
+		s.release()
+		return s.acquireCore(ctx)
+	}
+
+	// Some classes have no slots. Others share theirs, so the request may hold one already.
+	limiter := s.limits.classes[needed]
+	if limiter == nil || limiter == s.classLimiter {
+		return nil
+	}
+
+	s.release()
+	s.releaseClass, err = limiter.acquire(ctx, s.owner)
+	if err == nil {
+		s.classLimiter = limiter
+	}
+	return err
+}
+
 // acquireCore waits for a slot to compute, unless the request holds one.
 func (s *slots) acquireCore(ctx context.Context) (err error) {
 	if s.releaseCore == nil {
@@ -272,8 +277,8 @@ func (s *slots) acquireCore(ctx context.Context) (err error) {
 	return err
 }
 
-// shareCore lets another request compute that waits for a slot, and waits for the next turn of this
-// one. Long loops call it.
+// shareCore gives the slot to compute to the next request that waits for one. Then it waits for
+// another turn of this request. Long loops call it.
 func (s *slots) shareCore(ctx context.Context) error {
 	if s.releaseCore == nil {
 		return nil

@@ -161,7 +161,7 @@ CREATE TABLE throttles (
 );
 CREATE INDEX throttles_expires_at_idx ON throttles (expires_at);
 
--- The audit log. Rows are added and never changed. Retention deletes those before a checkpoint.
+-- The audit log. Rows are added and never changed. Retention deletes old rows, those up to a checkpoint.
 CREATE TABLE audit_log (
   id         bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   at         timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -182,7 +182,7 @@ CREATE INDEX audit_log_request_id_idx ON audit_log (request_id, id);
 -- The seals of the audit log's rows, numbered 1, 2, 3 and so on. The number of a seal that is lost is
 -- not used again, so the loss shows as a gap. mac is an HMAC of the seal before and of the row, under
 -- a key derived from the key kid of the key file. checkpoint is null or a MAC. Such a MAC proves that
--- retention deleted this seal's row and the seals before it.
+-- retention deleted the row of this seal, all earlier rows, and their seals.
 CREATE TABLE audit_seals (
   seq        bigint PRIMARY KEY,
   audit_id   bigint NOT NULL,
@@ -326,8 +326,9 @@ CREATE TABLE known_networks (
   PRIMARY KEY (user_id, network)
 );
 
--- Breaks of the audit log become rows of it. These rows lack the MAC of a row that Cairn adds for a
--- break, so they hide none: "cairn audit verify" reports once more what is still missing or wrong.
+-- Breaks of the audit log become rows of it. When Cairn itself adds such a row, the row has a MAC, and
+-- then "cairn audit verify" does not report the break again. These rows have no MAC. So verify reports
+-- again what is still missing or wrong.
 INSERT INTO audit_log (actor, credential, address, request_id, action, target, after)
   SELECT 'cairn', '', '', '', 'audit.break_found', 'audit', jsonb_build_object(
     'findings', jsonb_build_array(finding),

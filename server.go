@@ -173,6 +173,7 @@ func administrationRoutes(a *accounts) []route {
 
 		reads("/api/v1/permissions", userManage,
 			a.listPermissions, quick),
+		// These three are slow, because they read all API tokens: one may name the permission.
 		changes("POST /api/v1/permissions", roleManage,
 			withBody(a.declarePermission), slow, medium),
 		changes("PATCH /api/v1/permissions/{name}", roleManage,
@@ -227,8 +228,9 @@ func (s *server) buildMux() {
 	}
 }
 
-// ServeHTTP answers every request. It gives the request an id, refuses it if checkTarget does,
-// finds its route and writes one log line.
+// ServeHTTP answers every request. It gives the request an id, refuses it if checkTarget does, and
+// writes one log line. serveRoute (server_routes.go) passes the request to the mux, and so to call.
+// If no route matches, it answers 404 or 405.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := s.core.now()
 	c := s.newCaller(r)
@@ -268,7 +270,8 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// newCaller returns the caller of a request. Only the address of the caller is known yet.
+// newCaller returns the caller of a request. Only the address of the caller is known yet. authorize
+// does nothing yet: that is right for public routes, and for all others admit replaces it first.
 func (s *server) newCaller(r *http.Request) *caller {
 	c := &caller{
 		requestID:   rand.Text(),
@@ -360,16 +363,19 @@ func (s *server) call(rt route, w *responseWriter, r *http.Request) (err error) 
 		c.releaseBody()
 	}()
 
-	// A proxy whose request is refused learns the address of the login page. A form whose session
-	// has ended is kept for after the login. Each of these functions returns the error to answer.
+	// If admit refuses, withLoginPage and keepForm return its error. They add to a 401 the way to
+	// the login page, for a proxy, or a copy of the form, which is sent after the login.
 	err = s.accounts.admit(rt, w, r)
-	if err == nil {
+	switch {
+	case err == nil:
 		err = rt.handler(w, r)
-	} else if rt.path == verifyPath {
+	case rt.path == verifyPath:
 		err = withLoginPage(r, err, s.core.cfg.baseURL)
-	} else {
+	default:
 		err = s.console.keepForm(rt, w, r, err)
 	}
+
+	// It returns err as it is.
 	return s.accounts.auditRefusal(rt, r, err)
 }
 
