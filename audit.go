@@ -148,10 +148,10 @@ func pruneAudit(
 	ring *keyring,
 	before time.Time,
 ) (removed int64, found []string, err error) {
-	// The seals before the first one whose row is not old. Rows that were sealed out of order stay.
+	// The seals before the first one whose row is not old. A row may have been sealed after a younger
+	// one. It stays until that one is old too.
 	const countOld = `
-		SELECT
-			count(*)
+		SELECT count(*)
 		FROM audit_seals
 		WHERE seq < coalesce(
 			(
@@ -191,8 +191,9 @@ func pruneAudit(
 			return err
 		}
 
-		// Read the old seals from the first one on, and check each. c.newest is the last of them.
-		c, err := readChain(ctx, tx, ring, seal{seq: allSeals}, old)
+		// Read the old seals from the first one on, and check each. No seal comes before the number
+		// beforeAll. c.newest is the last seal that was read.
+		c, err := readChain(ctx, tx, ring, seal{seq: beforeAll}, old)
 		if err != nil {
 			return err
 		}

@@ -117,8 +117,9 @@ type chain struct {
 	digest      hash.Hash
 }
 
-// allSeals is the number of a seal before every other, for readChain.
-const allSeals = math.MinInt64
+// beforeAll is the number of no seal: it stands for the place before the first one. readChain begins
+// there if it shall read the whole log.
+const beforeAll = math.MinInt64
 
 // readChain walks along up to limit seals, from the given one on.
 func readChain(ctx context.Context, q querier, ring *keyring, from seal, limit int) (c chain, err error) {

@@ -24,9 +24,6 @@ type tallies struct {
 // together.
 const maxTallies = 100
 
-// maxRefusals is how many refusals of one credential get a row of their own in a minute.
-const maxRefusals = 20
-
 // add counts n failures of a kind and returns the count of the kind or, beyond maxTallies kinds of
 // its action, of the further ones. It includes what flush could not store.
 func (c *tallies) add(t tally, n int64) int64 {

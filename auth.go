@@ -270,6 +270,12 @@ func (a *accounts) logout(w http.ResponseWriter, r *http.Request) error {
 // credential may do. An API token may do only what it names, so the proxy must name a permission.
 // Without a permission in the query, every user with a session who is not suspended is named.
 func (a *accounts) verifyCaller(w http.ResponseWriter, r *http.Request) error {
+	if callerOf(r).inBrowser {
+		if err := a.checkProxiedOrigin(r); err != nil {
+			return err
+		}
+	}
+
 	p := principalOf(r)
 	permission := optional(r.URL.Query(), "permission")
 	switch {

@@ -9,9 +9,12 @@ import (
 	"time"
 )
 
-// permit returns nil if the principal may call the route, else the 403. There must be a principal.
+// permit returns nil if the principal may call the route, else the 403. Without a principal it
+// returns the 401.
 func (rt route) permit(p *principal) error {
 	switch {
+	case p == nil:
+		return errNotSignedIn
 	case rt.who == signedIn,
 		rt.who == ownSession && p.kind == "session",
 		p.holds(string(rt.who)):
@@ -58,6 +61,7 @@ func (a *accounts) admit(rt route, w http.ResponseWriter, r *http.Request) (err 
 		}
 	}
 
+	// releaseBody is not nil, even with an error. server.call calls it.
 	c.releaseBody, err = receiveBody(w, r, c.slots, rt.maxBody)
 	if err != nil {
 		return err
@@ -85,22 +89,15 @@ func (a *accounts) readCredential(rt route, r *http.Request) (err error) {
 	c := callerOf(r)
 	c.credential, err = a.headerCredential(r, rt.isPage())
 
-	// A credential that was shown decides, even if it is not valid.
+	// A credential in the header decides, even if it is not valid. With errNotSignedIn there is none.
 	mayUseCookie := isRead(r) || rt.isPage()
 	if err != errNotSignedIn || !mayUseCookie {
 		return err
 	}
 
 	c.credential, err = a.readSessionCookie(r)
-	if err != nil {
-		return err
-	}
-	c.inBrowser = true
-
-	if rt.path == verifyPath {
-		return a.checkProxiedOrigin(r)
-	}
-	return nil
+	c.inBrowser = err == nil
+	return err
 }
 
 // authorize asks the database who the caller is, and returns nil if this principal may call the
@@ -115,6 +112,8 @@ func (a *accounts) authorize(ctx context.Context, rt route, c *caller) error {
 	if c.principal == nil && isSession {
 		c.slots.owner = "session:" + c.credential.SessionID
 	}
+
+	// If the request holds no slot of the pool, it takes one for this question.
 	if c.slots.releasePool == nil {
 		if err := c.slots.acquirePool(ctx); err != nil {
 			return err
@@ -160,9 +159,9 @@ func (a *accounts) storeUse(ctx context.Context, c *caller) error {
 // errCrossOrigin is the 403 for a request that a page of another origin sent.
 var errCrossOrigin = forbidden(codeCrossOrigin, "This request came from a page of another origin.")
 
-// checkProxiedOrigin checks the request about which a proxy asks verifyPath. It returns
-// errCrossOrigin if that request may change something and a page of another origin sent it: the
-// browser may have added the session cookie by itself.
+// checkProxiedOrigin checks the request about which a proxy asks verifyPath, with a session cookie.
+// It returns errCrossOrigin if that request may change something and a page of another origin sent
+// it: the browser may have added the cookie by itself.
 //
 // A request whose method the proxy does not name counts as a change. So does the handshake of a
 // WebSocket, although it is a GET. Proxies pass on at least one of its two headers, Upgrade and
@@ -184,6 +183,9 @@ func (a *accounts) checkProxiedOrigin(r *http.Request) error {
 	return nil
 }
 
+// maxRefusals is how many refusals of one credential get a row of their own in a minute.
+const maxRefusals = 20
+
 // auditRefusal returns err, which may be nil. If it is the refusal of a signed-in caller, it is
 // audited. An attempt that was throttled is counted: a login, a registration or another.
 func (a *accounts) auditRefusal(rt route, r *http.Request, err error) error {
@@ -198,6 +200,7 @@ func (a *accounts) auditRefusal(rt route, r *http.Request, err error) error {
 		return err
 	}
 
+	// A public route may have a principal (see recognize), but does not refuse because of it.
 	c := callerOf(r)
 	by := actorOf(r)
 	isAnonymous := c.principal == nil || rt.who == public
@@ -234,9 +237,10 @@ func (a *accounts) auditRefusal(rt route, r *http.Request, err error) error {
 	after := map[string]any{
 		"code":       answer.code,
 		"permission": answer.permission,
-		"path":       cleanText([]byte(r.URL.Path), maxNameText),
+		"path":       cleanText([]byte(r.URL.Path), maxNameText), // short, and without unsafe characters
 	}
-	auditErr := c.slots.acquirePool(ctx) // a request that sends holds no slot; call gives it back
+	// A request of the class sending holds no slot of the pool. server.call releases this one.
+	auditErr := c.slots.acquirePool(ctx)
 	if auditErr == nil {
 		auditErr = audit(ctx, a.core.db, by, "request.refused", rt.method+" "+rt.path, nil, after)
 	}

@@ -17,15 +17,15 @@ type caller struct {
 	requestID  string
 	address    netip.Addr
 	credential credential
-	inBrowser  bool       // the credential is a browser's session cookie, or a login page is about to set one
+	inBrowser  bool       // the credential is a session cookie, or this request is a login on a page, which sets one
 	principal  *principal // nil until authorize or, on a page that is open to all, recognize sets it
 	slots      *slots     // what the request holds of the limits
 	isOperator bool       // a command of the operator calls the route within the program; there is no credential
 
 	releaseBody func() // gives back the memory of the body
 	// authorize is accounts.authorize for the route of this request. It is called again while the
-	// request runs, and fails once the session or the API token has ended. The end of an access
-	// token counts only when the request begins.
+	// request runs, and fails if the session or the API token has ended meanwhile. An access token
+	// may expire meanwhile: that is checked only when the request begins.
 	authorize func(ctx context.Context) error
 }
 
@@ -142,20 +142,21 @@ func (a *accounts) setCookie(w http.ResponseWriter, kind, value string, maxAge i
 // signature and the expiry of an access token, and the checksum of an API token. It does not ask
 // the database.
 //
-// Browsers send stored Basic credentials by themselves, and a page of another site can make them
-// store some. So Basic is ignored on pages and beside a session cookie.
+// Browsers send stored Basic credentials by themselves, and a page of another site can make a
+// browser store them. So on pages and beside a session cookie, Basic is ignored: it counts as
+// absent.
 func (a *accounts) headerCredential(r *http.Request, onPage bool) (c credential, err error) {
 	token, isBearer := bearerToken(r)
-	shown := isBearer
+	isPresent := isBearer
 
 	hasCookie := len(r.CookiesNamed(a.cookieName(sessionCookieKind))) > 0
 	mayBeBasic := !onPage && !hasCookie
 	if !isBearer && mayBeBasic {
-		token, shown = basicToken(r)
+		token, isPresent = basicToken(r)
 	}
 
 	switch {
-	case !shown:
+	case !isPresent:
 		return c, errNotSignedIn
 	case strings.HasPrefix(token, apiTokenPrefix):
 		c.tokenHash, err = hashAPIToken(token)
@@ -172,7 +173,7 @@ func (a *accounts) headerCredential(r *http.Request, onPage bool) (c credential,
 }
 
 // bearerToken returns the token of the request's only Authorization header (RFC 6750, section 2.1).
-func bearerToken(r *http.Request) (token string, shown bool) {
+func bearerToken(r *http.Request) (token string, isPresent bool) {
 	headers := r.Header["Authorization"]
 	if len(headers) != 1 {
 		return "", false
@@ -185,7 +186,7 @@ func bearerToken(r *http.Request) (token string, shown bool) {
 // searchPath is the route of STAC API that reads with POST.
 const searchPath = "/api/v1/stac/search"
 
-// takesBasic reports whether the request may show an API token as HTTP Basic. Only requests that
+// takesBasic reports whether the request may have an API token as HTTP Basic. Only requests that
 // read may: browsers send Basic by themselves, also from other sites' pages. A proxy asks
 // verifyPath with GET about requests of every method, so Basic is not taken there.
 func takesBasic(r *http.Request) bool {
@@ -203,12 +204,12 @@ func offersBasic(r *http.Request) bool {
 
 // basicToken returns the password of HTTP Basic (RFC 7617). headerCredential refuses one that is
 // not an API token.
-func basicToken(r *http.Request) (token string, shown bool) {
+func basicToken(r *http.Request) (token string, isPresent bool) {
 	if len(r.Header["Authorization"]) != 1 || !takesBasic(r) {
 		return "", false
 	}
-	_, token, shown = r.BasicAuth()
-	return token, shown
+	_, token, isPresent = r.BasicAuth()
+	return token, isPresent
 }
 
 // signSessionCookie returns the session cookie of a browser: the ids of the session and of its
@@ -266,7 +267,8 @@ func (a *accounts) readSessionCookie(r *http.Request) (credential, error) {
 // permissions or holders, and any declared permission.
 type accessVersions struct{ UserVersion, AccessVersion [16]byte }
 
-// versionColumns is SQL for the accessVersions of a user u, with a for the table access_version.
+// versionColumns is SQL for accessVersions. The statement must name the user u, and the table
+// access_version a.
 const versionColumns = `u.version AS user_version, a.version AS access_version`
 
 // cachedUser is a user with what the user may do, and the versions under which both were read.

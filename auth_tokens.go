@@ -74,6 +74,9 @@ func uuidText(id [16]byte) string { return pgtype.UUID{Bytes: id, Valid: true}.S
 // canonicalUUID matches the text form that uuidText returns.
 var canonicalUUID = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
+// noUUID is the id of no object.
+const noUUID = "00000000-0000-0000-0000-000000000000"
+
 // verifyAccessToken returns the claims of an access token that one of the keys has signed and that
 // is valid at the time now, else errToken. longest is how long a session may last: no access token
 // outlives its session.
@@ -100,8 +103,8 @@ func (ring *keyring) verifyAccessToken(token string, now time.Time, longest time
 		return tokenClaims{}, errToken
 	}
 
-	// signAccessToken must write the same payload for these claims, and get such an ID from
-	// rand.Text.
+	// Accept only a payload that signAccessToken could have written: the same bytes for the same
+	// claims, and an ID in the form of rand.Text.
 	again, _ := json.Marshal(claims)
 	isCanonical := payload == base64.RawURLEncoding.EncodeToString(again)
 	isOurs := claims.Issuer == tokenIssuer && claims.Audience == tokenIssuer
@@ -147,6 +150,7 @@ func (ring *keyring) verifyRefresh(token string) (session [16]byte, generation i
 		return session, 0, errToken
 	}
 
+	// The version, b[0], needs no check of its own: signRefresh writes it anew for the comparison.
 	copy(session[:], b[1:17])
 	generation = int64(binary.BigEndian.Uint64(b[17:25]))
 	sign := func(k key) string { return k.signRefresh(session, generation) }

@@ -40,7 +40,7 @@ func verifyAuditCommand(ctx context.Context, o invocation, ring *keyring) error 
 	}
 
 	c, err := inSnapshot(ctx, o.db, func(ctx context.Context, q querier) (chain, error) {
-		return readChain(ctx, q, ring, seal{seq: allSeals}, math.MaxInt64)
+		return readChain(ctx, q, ring, seal{seq: beforeAll}, math.MaxInt64)
 	})
 	if err != nil {
 		return err

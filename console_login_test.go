@@ -75,6 +75,11 @@ func TestBrowserSession(t *testing.T) {
 		b.must(204, "GET", verifyPath, nil, append(ask, "Origin: "+ts.url)...)
 		b.must(204, "GET", verifyPath, nil, ask...)
 	}
+	if err := ts.accounts.flushTallies(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	check(t, "audit rows of refusals", ts.queryInt(`SELECT count(*) FROM audit_log
+		WHERE action = 'verify.refused' AND target = 'user:ada' AND credential LIKE 'session:%' AND after = '{"attempts": 6}'`), 1)
 
 	me := b.must(200, "GET", mePath, nil, "Cookie: "+b.cookie)
 	if until := me.json["credential"].(map[string]any)["expires_at"]; until == "" || me.text("username") != "ada" {

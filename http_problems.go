@@ -46,9 +46,6 @@ type fieldError struct {
 // errNoPath is the 404 for a path without a route.
 var errNoPath = newProblem(http.StatusNotFound, codeNotFound, "No such path; see /api/v1/openapi.yaml.")
 
-// noUUID is the id of no object.
-const noUUID = "00000000-0000-0000-0000-000000000000"
-
 // notFound returns the 404 for an object that does not exist, as in "No dataset 99." An id that is
 // 0 or noUUID stands for text that is no id at all.
 func notFound(kind string, id any) error {

@@ -305,3 +305,11 @@ func TestAdministratorsByName(t *testing.T) {
 	root.refused(409, "last_administrator", "PATCH", path, map[string]string{"status": "disabled"})
 	root.refused(409, "last_administrator", "DELETE", path+"/roles/admin", nil)
 }
+
+// TestNobodyIsPermitted: without a principal no route that needs one may be called.
+func TestNobodyIsPermitted(t *testing.T) {
+	t.Parallel()
+	for _, who := range []requirement{signedIn, ownSession, userManage} {
+		check(t, string(who), route{who: who}.permit(nil), error(errNotSignedIn))
+	}
+}
