@@ -128,7 +128,8 @@ func sweep(ctx context.Context, pool *pgxpool.Pool) error {
 		WHERE ctid = ANY (ARRAY(
 			SELECT ctid
 			FROM sessions
-			WHERE least(ended_at, idle_expires_at, expires_at) < now() - interval '1 day' -- least ignores null` + batch,
+			WHERE -- least ignores null
+				least(ended_at, idle_expires_at, expires_at) < now() - interval '1 day'` + batch,
 		`DELETE FROM throttles
 		WHERE ctid = ANY (ARRAY(
 			SELECT ctid

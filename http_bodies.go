@@ -11,8 +11,8 @@ import (
 )
 
 // receiveBody reads the request's body into memory: at most size bytes, within bodyTimeout and the
-// time limit of the request. release gives back its room; it is never nil. A body of GET or HEAD has
-// no meaning (RFC 9110, section 9.3.1) and is dropped.
+// time limit of the request. release gives back its room, and is never nil. A body of GET or HEAD
+// has no meaning (RFC 9110, section 9.3.1) and is dropped.
 func receiveBody(w http.ResponseWriter, r *http.Request, slots *slots, size int64) (release func(), err error) {
 	// With HTTP/2, r.Body is not http.NoBody if there is no body.
 	if r.ContentLength == 0 {
