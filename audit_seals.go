@@ -117,8 +117,8 @@ type chain struct {
 	digest      hash.Hash
 }
 
-// beforeAll is the number of no seal: it stands for the place before the first one. readChain begins
-// there if it shall read the whole log.
+// beforeAll is the number of no seal: it stands for the place before the first one. To read all
+// seals, readChain begins there.
 const beforeAll = math.MinInt64
 
 // readChain walks along up to limit seals, from the given one on.

@@ -89,7 +89,7 @@ func (a *accounts) readCredential(rt route, r *http.Request) (err error) {
 	c := callerOf(r)
 	c.credential, err = a.headerCredential(r, rt.isPage())
 
-	// A credential in the header decides, even if it is not valid. With errNotSignedIn there is none.
+	// A credential in the header decides, even if it is not valid. errNotSignedIn: there is none.
 	mayUseCookie := isRead(r) || rt.isPage()
 	if err != errNotSignedIn || !mayUseCookie {
 		return err
