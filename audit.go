@@ -148,8 +148,8 @@ func pruneAudit(
 	ring *keyring,
 	before time.Time,
 ) (removed int64, found []string, err error) {
-	// The seals before the first one whose row is not old. A row may have been sealed after a younger
-	// one. It stays until that one is old too.
+	// The seals before the first one whose row is not old. A row may have been sealed after a
+	// younger one. It stays until that one is old too.
 	const countOld = `
 		SELECT count(*)
 		FROM audit_seals
