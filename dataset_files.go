@@ -416,8 +416,8 @@ func (f datasetFile) key() []string {
 
 // findFiles returns up to limit files after the keys in after. next are the keys after which a
 // further search goes on, or nil if there are no more files. For a point or an area it compares the
-// files of the box one by one. After some maxHits of them it returns what it has found, which is at
-// least one file: some clients take an empty page for the last one.
+// files of the box one by one. After maxHits of them it returns what it has found. If that is
+// nothing it goes on, because some clients take an empty page for the last one.
 func findFiles(
 	ctx context.Context,
 	q querier,
@@ -452,10 +452,13 @@ func findFiles(
 		after = candidates[batch-1].key()
 
 		compared += batch
-		batch = min(4*batch, maxHits)
-		if compared >= maxHits && len(found) > 0 {
-			return found, after, nil
+		if compared >= maxHits {
+			if len(found) > 0 {
+				return found, after, nil
+			}
+			compared = 0
 		}
+		batch = min(4*batch, maxHits-compared)
 	}
 }
 
