@@ -455,15 +455,12 @@ func compareCommand(ctx context.Context, o invocation, d dataset) error {
 			o.names[0], o.names[1])
 	}
 
+	s, _ := o.newCall(ctx)
 	compared := comparison{
-		catalogue: newCatalogue(&core{
-			cfg:      o.cfg,
-			db:       o.db,
-			patience: 30 * time.Second,
-		}, nil),
-		here:  d,
-		there: other,
-		query: func(do func(context.Context) error) error { return do(ctx) },
+		catalogue: s.catalogue,
+		here:      d,
+		there:     other,
+		query:     func(do func(context.Context) error) error { return do(ctx) },
 	}
 
 	out := bufio.NewWriter(o.stdout)

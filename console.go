@@ -409,7 +409,10 @@ func formBody(f url.Values, fields string) map[string]any {
 		}
 
 		if kind == "[]" {
-			body[name] = tickedValues(f[name])
+			body[name] = append([]string{}, f[name]...) // never null
+			if slices.Contains(f[name], "") {
+				body[name] = nil
+			}
 			continue
 		}
 
@@ -433,14 +436,6 @@ func formBody(f url.Values, fields string) map[string]any {
 		inner[field] = fieldValue(kind, typed)
 	}
 	return body
-}
-
-// tickedValues returns the values of the ticked boxes, or nil if the empty one is ticked.
-func tickedValues(ticked []string) any {
-	if slices.Contains(ticked, "") {
-		return nil
-	}
-	return append([]string{}, ticked...) // never null
 }
 
 // fieldValue returns what the API gets for the text in a field of that kind: see formBody. If the

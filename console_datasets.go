@@ -57,6 +57,11 @@ func healthOf(d datasetDetails) health {
 	}
 }
 
+// dataset returns the dataset in the path.
+func (api *apiReader) dataset() datasetDetails {
+	return get[datasetDetails](api, "/api/v1/datasets/{id}", "")
+}
+
 // datasetData is a dataset with what its page shows beside it.
 type datasetData struct {
 	datasetDetails
@@ -73,7 +78,7 @@ type datasetData struct {
 // its last analyses.
 func (c *console) datasetPage(api *apiReader) *page {
 	d := datasetData{
-		datasetDetails: get[datasetDetails](api, "/api/v1/datasets/{id}", ""),
+		datasetDetails: api.dataset(),
 	}
 	d.Tag = tagOf(d.dataset)
 	d.Analyses = get[listOf[analysis]](api, "/api/v1/datasets/{id}/analyses", "limit=10").Items
@@ -232,7 +237,7 @@ func (c *console) filesPage(api *apiReader) *page {
 	title := "Files"
 	if api.r.PathValue("id") != "" {
 		path = "/api/v1/datasets/{id}/files"
-		title = "Files of " + get[datasetDetails](api, "/api/v1/datasets/{id}", "").Name
+		title = "Files of " + api.dataset().Name
 	}
 
 	return &page{
@@ -248,7 +253,7 @@ func (c *console) filesPage(api *apiReader) *page {
 
 // filePage reads the page of a file: its row, its findings and its last changes.
 func (c *console) filePage(api *apiReader) *page {
-	d := get[datasetDetails](api, "/api/v1/datasets/{id}", "")
+	d := api.dataset()
 	file := get[fileDetails](api, "/api/v1/datasets/{id}/files/{file}", "")
 	content := dataPath(d.ID, file.Path)
 
@@ -280,7 +285,7 @@ func (c *console) filePage(api *apiReader) *page {
 
 // analysisPage reads the page of an analysis, with what it has changed.
 func (c *console) analysisPage(api *apiReader) *page {
-	d := get[datasetDetails](api, "/api/v1/datasets/{id}", "")
+	d := api.dataset()
 
 	return &page{
 		Template: "analysis",
@@ -300,7 +305,7 @@ func (c *console) analysisPage(api *apiReader) *page {
 
 // expectationPage reads what the files of a dataset should be.
 func (c *console) expectationPage(api *apiReader) *page {
-	d := get[datasetDetails](api, "/api/v1/datasets/{id}", "")
+	d := api.dataset()
 	expected := get[storedExpectation](api, "/api/v1/datasets/{id}/expectation", "")
 
 	return &page{
