@@ -42,11 +42,8 @@ func (s *fileSet) addHeights(r *fileRecord, k *fileKind, found *fileHeights) {
 		step:          0.5,
 		beside:        [4]int32{noFile, noFile, noFile, noFile},
 	}
-	switch k.heightUnit {
-	case "foot":
-		h.metres = 0.3048
-	case "US survey foot":
-		h.metres = 1200.0 / 3937
+	if feet := map[string]float64{"foot": 0.3048, "US survey foot": 1200.0 / 3937}; feet[k.heightUnit] > 0 {
+		h.metres = feet[k.heightUnit]
 	}
 	if strings.Contains(k.sampleType, "int") {
 		h.step = 3 // rounded heights make steps, too
@@ -161,12 +158,10 @@ func (h *heightRecord) findUndeclared() string {
 	}
 
 	lowest := float32(math.Inf(1))
-	known := 0
 	for _, edge := range h.edges {
 		for _, v := range edge {
-			if v == v {
-				lowest = min(lowest, v)
-				known++
+			if v < lowest { // not if it is void
+				lowest = v
 			}
 		}
 	}
@@ -177,29 +172,25 @@ func (h *heightRecord) findUndeclared() string {
 	square := (float64(h.Deviation)*float64(h.Deviation)+float64(h.Mean)*float64(h.Mean))*valid/others - mean*mean
 	isFar := mean > 4*math.Sqrt(max(square, 0))
 
-	isHole := h.Mode == 0 && h.Min == 0 && known >= 2*edgeHeights && lowest >= 50
+	isHole := h.Mode == 0 && h.Min == 0 && lowest >= 50
 	if !isHole || !isFar {
 		return ""
 	}
 	return fmt.Sprintf("0 in %.2g %% of its samples, where the others have a mean of %.4g", 100*frequent/valid, mean)
 }
 
-// findRange says that heights are no terrain's. If they are a few spikes, which explain how much
-// the heights deviate, they are findings of their own.
+// findRange says that heights are no terrain's. Spikes in terrain are findings of their own.
 func (h *heightRecord) findRange() string {
 	const (
 		lowest  = -12_000 // in metres; the deepest sea has 10,900
 		highest = 9_000
-		usual   = 1000 // a deviation of terrain
+		widest  = 3_500 // deviation
 	)
-	farthest := float64(max(h.Max-h.Mean, h.Mean-h.Min))
-	explained := farthest * math.Sqrt(float64(h.Spikes)/float64(h.Samples))
-	isExplained := h.Spikes > 0 && float64(h.Deviation) < 2*explained+usual
-
 	isInside := func(from, to height) bool {
 		return float64(from)*h.metres >= lowest && float64(to)*h.metres <= highest
 	}
-	areSpikes := isExplained && isInside(h.Mean, h.Mean)
+	isTerrain := isInside(h.Mean, h.Mean) && float64(h.Deviation)*h.metres < widest
+	areSpikes := h.Spikes > 0 && isTerrain
 	if areSpikes || isInside(h.Min, h.Max) {
 		return ""
 	}
@@ -216,10 +207,10 @@ func (h *heightRecord) findSpikes() string {
 }
 
 // pairs returns the heights of a tile along one side, each with that of its neighbour. There are
-// none if the tiles do not touch, or are not of the same size.
+// none if the tiles do not touch, are not of the same size, or the neighbour is faulty.
 func (s *fileSet) pairs(h *heightRecord, side int) (found [][2]float64) {
 	other := s.measured(h.beside[side])
-	if other == nil {
+	if other == nil || other.isFaulty {
 		return nil
 	}
 
@@ -243,6 +234,17 @@ func (s *fileSet) pairs(h *heightRecord, side int) (found [][2]float64) {
 	return found
 }
 
+// around returns the pairs of all sides, and how many sides have any.
+func (s *fileSet) around(h *heightRecord) (all [][2]float64, n int) {
+	for side := range h.edges {
+		if found := s.pairs(h, side); len(found) > 0 {
+			all = append(all, found...)
+			n++
+		}
+	}
+	return all, n
+}
+
 // findFlat says which height a file has all over. It is water if a third of the neighbours' heights
 // along its edges are the same, to a metre.
 func (s *fileSet) findFlat(h *heightRecord) string {
@@ -250,43 +252,37 @@ func (s *fileSet) findFlat(h *heightRecord) string {
 		return ""
 	}
 
-	all, near := 0, 0
-	for side := range h.edges {
-		for _, p := range s.pairs(h, side) {
-			all++
-			if math.Abs(p[0]-p[1]) <= 1 {
-				near++
-			}
+	near := 0
+	all, _ := s.around(h)
+	for _, p := range all {
+		if math.Abs(p[0]-p[1]) <= 1 {
+			near++
 		}
 	}
-	if all > 0 && near*3 >= all {
+	if near > 0 && near*3 >= len(all) {
 		return ""
 	}
-	return fmt.Sprintf("%g all over; of %d heights of its neighbours, %d are like that", h.Min, all, near)
+	return fmt.Sprintf("%g all over; of %d heights of its neighbours, %d are like that", h.Min, len(all), near)
 }
 
-// findFeet says that the heights are in feet, among neighbours in metres.
+// findFeet says that the heights are in feet, among neighbours in metres. Low heights do not count,
+// because roundings do there.
 func (s *fileSet) findFeet(h *heightRecord) string {
 	const (
 		ratio  = 3.2808
-		lowest = 20 // below, roundings count
+		lowest = 20
 	)
-	all, like := 0, 0
-	for side := range h.edges {
-		for _, p := range s.pairs(h, side) {
-			if math.Abs(p[1]) < lowest {
-				continue
-			}
-			all++
-			if math.Abs(p[0]/p[1]/ratio-1) < 0.03 {
-				like++
-			}
+	like := 0
+	all, _ := s.around(h)
+	for _, p := range all {
+		if math.Abs(p[1]) >= lowest && math.Abs(p[0]/p[1]/ratio-1) < 0.03 {
+			like++
 		}
 	}
-	if all < edgeHeights || like*4 < all*3 {
+	if like < edgeHeights || like*4 < len(all)*3 {
 		return ""
 	}
-	return fmt.Sprintf("%d of %d heights along its edges are 3.28 times those of its neighbours: feet?", like, all)
+	return fmt.Sprintf("%d of %d heights along its edges are 3.28 times those of its neighbours: feet?", like, len(all))
 }
 
 // checkVoids finds files with at least 2 % of voids, and five times as many as nine tenths of the
@@ -326,21 +322,6 @@ func (s *fileSet) checkVoids() {
 	}
 }
 
-// edgeStep is the comparison of two tiles along their common edge.
-type edgeStep struct {
-	a, b       *heightRecord
-	typical    float64 // the median of the distances of their heights
-	offset     float64 // how far a lies above b: the median
-	isParallel bool    // the offset is about the same all along the edge, while the heights are not
-	steepest   float64 // of both tiles: the steepest slope along an edge, for one pixel
-}
-
-// isLarge reports whether a difference of heights is so many times the usual one, and what slopes
-// explain.
-func (e edgeStep) isLarge(v, times, usual float64) bool {
-	return v >= max(e.a.step, e.b.step) && v > times*max(usual, e.steepest)
-}
-
 // spread returns the median distance of values from a value.
 func spread(values []float64, from float64) float64 {
 	var distances []float64
@@ -350,127 +331,101 @@ func spread(values []float64, from float64) float64 {
 	return median(distances)
 }
 
-// steepest returns the steepest slope between the heights of an edge, for one pixel.
+// steepest returns the steepest slope along the edges of a tile and of its neighbours, for one
+// pixel.
 func (s *fileSet) steepest(h *heightRecord) (slope float64) {
-	r := s.files[h.file]
-	for side, edge := range h.edges {
-		pixels := [...]float64{r.w / r.dx, r.h / r.dy}[side%2] / edgeHeights
-		for i := 1; i < len(edge); i++ {
-			v := math.Abs(float64(edge[i]-edge[i-1])) / pixels
-			if v > slope { // not if one is void
-				slope = v
+	for _, file := range append(h.beside[:], h.file) {
+		tile := s.measured(file)
+		if tile == nil {
+			continue
+		}
+		r := s.files[file]
+		for side, edge := range tile.edges {
+			pixels := [...]float64{r.w / r.dx, r.h / r.dy}[side%2] / edgeHeights
+			for i := 1; i < len(edge); i++ {
+				if v := math.Abs(float64(edge[i]-edge[i-1])) / pixels; v > slope { // not if one is void
+					slope = v
+				}
 			}
 		}
 	}
 	return slope
 }
 
-// compareEdges compares the edges of all neighbours, each pair once. usual is the median of the
-// typical distances.
-func (s *fileSet) compareEdges() (steps []edgeStep, usual float64) {
-	const least = edgeHeights / 2 // heights
+// offsets returns how far each first height lies above the second one, sorted.
+func offsets(pairs [][2]float64) (all []float64) {
+	for _, p := range pairs {
+		all = append(all, p[0]-p[1])
+	}
+	slices.Sort(all)
+	return all
+}
+
+// checkSeams finds tiles whose heights along their edges are unlike those of their neighbours:
+// three quarters of them are higher, or lower, or far away. It also finds neighbours whose edges
+// run in parallel, with a step. A cliff between two tiles is none: its height varies, or one of its
+// sides is level.
+func (s *fileSet) checkSeams() {
 	var typical []float64
 	for i := range s.heights {
-		h := &s.heights[i]
-		for side := range 2 {
-			pairs := s.pairs(h, side)
-			other := s.measured(h.beside[side])
-			if len(pairs) < least || h.isFaulty || other.isFaulty {
-				continue
-			}
-
-			var heights, others, offsets []float64
-			for _, p := range pairs {
-				heights = append(heights, p[0])
-				others = append(others, p[1])
-				offsets = append(offsets, p[0]-p[1])
-			}
-			e := edgeStep{
-				a:        h,
-				b:        other,
-				typical:  spread(offsets, 0),
-				offset:   median(offsets),
-				steepest: max(s.steepest(h), s.steepest(other)),
-			}
-			relief := min(spread(heights, median(heights)), spread(others, median(others)))
-			e.isParallel = 4*spread(offsets, e.offset) < relief
-			steps = append(steps, e)
-			typical = append(typical, e.typical)
+		if all, n := s.around(&s.heights[i]); n > 1 {
+			typical = append(typical, spread(offsets(all), 0))
 		}
 	}
-
+	usual := 0.0
 	if len(typical) >= 8 { // else one wrong tile would be usual
 		usual = median(typical)
 	}
-	return steps, usual
-}
 
-// checkSeams finds tiles with other heights than most of their neighbours, at least two: all
-// higher, all lower, or far from them. It also finds neighbours whose edges run in parallel with a
-// step. A cliff between two tiles is none: its height varies, or one of its sides is level.
-func (s *fileSet) checkSeams() {
-	// How many times what is usual, or what slopes explain, a difference is. Slopes make one side
-	// of a tile higher than its neighbour, and the other one lower.
-	const (
-		allSides = 2
-		parallel = 3
-		far      = 5
-	)
-	type comparison struct {
-		all, higher, lower, far int
-		sizes                   []float64
-	}
-	steps, usual := s.compareEdges()
-	of := map[*heightRecord]*comparison{}
-	add := func(h *heightRecord, e edgeStep, offset float64) {
-		c := of[h]
-		if c == nil {
-			c = &comparison{}
-			of[h] = c
-		}
-		c.all++
-		c.sizes = append(c.sizes, e.typical)
-		if e.isLarge(offset, allSides, usual) {
-			c.higher++
-		}
-		if e.isLarge(-offset, allSides, usual) {
-			c.lower++
-		}
-		if e.isLarge(e.typical, far, usual) {
-			c.far++
-		}
-	}
-	for _, e := range steps {
-		add(e.a, e, e.offset)
-		add(e.b, e, -e.offset)
+	// isLarge reports whether a step is so many times what is usual, and what slopes explain.
+	isLarge := func(h *heightRecord, v, times float64) bool {
+		return v >= h.step && v > times*usual && v > times*s.steepest(h)
 	}
 
 	for i := range s.heights {
 		h := &s.heights[i]
-		c := of[h]
-		if c == nil {
+		all, n := s.around(h)
+		if h.isFaulty || n < 2 {
 			continue
 		}
-		if n := max(c.higher, c.lower, c.far); n >= 2 && n*4 >= c.all*3 {
-			const format = "a step of %.3g m to %d of %d neighbours, where %.2g m is usual"
-			s.foundIn("seam", h.file, fmt.Sprintf(format, median(c.sizes), n, c.all, usual))
+
+		// Slopes make one side of a tile higher than its neighbour, and the other one lower.
+		steps := offsets(all)
+		quarter := len(steps) / 4
+		level := max(steps[quarter], -steps[len(steps)-1-quarter])
+		for i, v := range steps {
+			steps[i] = math.Abs(v)
+		}
+		slices.Sort(steps)
+		if isLarge(h, level, 2) || isLarge(h, steps[quarter], 5) {
+			const format = "a step of %.3g m along the edges to its %d neighbours, where %.2g m is usual"
+			s.foundIn("seam", h.file, fmt.Sprintf(format, median(steps), n, usual))
 			h.isFaulty = true
 		}
 	}
 
-	for _, e := range steps {
-		isStep := e.isParallel && e.isLarge(math.Abs(e.offset), parallel, usual)
-		if !isStep || e.a.isFaulty || e.b.isFaulty {
-			continue
-		}
+	for i := range s.heights {
+		h := &s.heights[i]
+		for side := range 2 {
+			pairs := s.pairs(h, side)
+			if len(pairs) < edgeHeights/2 || h.isFaulty {
+				continue
+			}
 
-		// The tile with the later path gets the finding.
-		first, later := e.a, e.b
-		if first.file > later.file {
-			first, later = later, first
+			var own, others []float64
+			for _, p := range pairs {
+				own = append(own, p[0])
+				others = append(others, p[1])
+			}
+			steps := offsets(pairs)
+			step := median(steps)
+			relief := min(spread(own, median(own)), spread(others, median(others)))
+			isParallel := 4*spread(steps, step) < relief
+			if isParallel && isLarge(h, math.Abs(step), 3) {
+				const format = "a step of %.3g m all along the edge, where %.2g m is usual, to "
+				s.found("seam", flaw{h.file, h.beside[side], fmt.Sprintf(format, math.Abs(step), usual)})
+				h.isFaulty = true
+			}
 		}
-		const format = "a step of %.3g m all along its edge, where %.2g m is usual, to "
-		s.found("seam", flaw{later.file, first.file, fmt.Sprintf(format, math.Abs(e.offset), usual)})
-		later.isFaulty = true
 	}
 }

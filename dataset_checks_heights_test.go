@@ -230,7 +230,7 @@ func TestSteps(t *testing.T) {
 			t.Error(line)
 		}
 	}
-	if !slices.ContainsFunc(found["seam"], func(line string) bool { return strings.Contains(line, "m all along its edge, where") }) {
+	if !slices.ContainsFunc(found["seam"], func(line string) bool { return strings.Contains(line, "m all along the edge, where") }) {
 		t.Errorf("found %.2000q", found)
 	}
 }
