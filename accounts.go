@@ -103,6 +103,11 @@ func effectivePermissions(declared, roles, grants []string) []string {
 	return slices.DeleteFunc(all, func(p string) bool { return !slices.Contains(grants, p) })
 }
 
+// asSet returns the names of roles or permissions sorted, each once. It is never nil.
+func asSet(names []string) []string {
+	return append([]string{}, slices.Compact(slices.Sorted(slices.Values(names)))...)
+}
+
 // user is an account as every route shows it.
 type user struct {
 	ID          string     `json:"id"`
@@ -304,15 +309,3 @@ func findPasswordRecord(ctx context.Context, q querier, login string) (passwordR
 			OR u.email = $1`
 	return collectOne[passwordRecord](ctx, q, nil, "find password record", query, normalizeLogin(login))
 }
-
-// The refusals of an attempt to sign in. errOTPRequired and errLoginCodeWrong reveal that the
-// password is right. errOwnCodeWrong is the 403 for a wrong code of somebody who is signed in.
-var (
-	errWrongCredentials = unauthorized(codeInvalidCredentials, "The user name or the password is wrong.")
-	errOTPRequired      = unauthorized(codeOTPRequired,
-		"Send otp too: the code of your authenticator app, or a recovery code.")
-	errLoginCodeWrong = unauthorized(codeOTPInvalid, "The code is wrong, or was used before. Wait for the next one.")
-	errOwnCodeWrong   = forbidden(codeOTPInvalid, errLoginCodeWrong.detail)
-	errSignInAgain    = unauthorized(codeSignInAgain,
-		"The code came too late, or your account was changed. Sign in again with your password.")
-)

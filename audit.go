@@ -60,6 +60,20 @@ func operatorActor() actor {
 // serviceActor returns the service itself as an actor, which holds every permission.
 func serviceActor() actor { return actor{name: "cairn", mayAll: true} }
 
+// actorValues is SQL for the first five values of a row of the audit log. named gives them.
+const actorValues = `@actor_id, @actor, @credential, @address, @request_id`
+
+// named returns the arguments for actorValues.
+func (by actor) named() pgx.NamedArgs {
+	return pgx.NamedArgs{
+		"actor_id":   by.id,
+		"actor":      by.name,
+		"credential": by.credential,
+		"address":    by.address,
+		"request_id": by.requestID,
+	}
+}
+
 // insertAudit begins a statement that adds rows to the audit log.
 const insertAudit = `
 		INSERT INTO audit_log (

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -181,6 +182,54 @@ func (a *accounts) checkProxiedOrigin(r *http.Request) error {
 		}
 	}
 	return nil
+}
+
+// safeNext returns the page that a browser opens after the login: next, without baseURL before it.
+// If next is not a path of this service, or could lead to another host, it returns "/".
+func safeNext(next, baseURL string) string {
+	if rest, ok := strings.CutPrefix(next, baseURL+"/"); ok && baseURL != "" {
+		next = "/" + rest
+	}
+
+	u, err := url.Parse(next)
+	if err != nil || u.Host != "" || u.Scheme != "" {
+		return "/"
+	}
+
+	// Browsers read \ as / and skip control characters.
+	isForbidden := func(c rune) bool { return c == '\\' || isUnsafe(c) }
+	isPath := strings.HasPrefix(next, "/") && !strings.HasPrefix(next, "//")
+	if !isPath || strings.ContainsFunc(next, isForbidden) {
+		return "/"
+	}
+	return next
+}
+
+// loginPathTo returns the path of the login page, which goes on to next.
+func loginPathTo(next string) string { return "/login?next=" + url.QueryEscape(next) }
+
+// withLoginPage returns err, a refusal of verifyPath. If it is a 401 and a browser asks for a page,
+// the result also has a Location: the login page, to which the proxy sends the browser. The proxy
+// names the page that was asked for in X-Original-Uri or X-Forwarded-Uri.
+func withLoginPage(r *http.Request, err error, baseURL string) error {
+	refused, ok := errors.AsType[*problem](err)
+	if !ok || refused.status != http.StatusUnauthorized {
+		return err
+	}
+
+	uri := r.Header.Get("X-Original-Uri")
+	if uri == "" {
+		uri = r.Header.Get("X-Forwarded-Uri")
+	}
+	isForPage := strings.Contains(r.Header.Get("Accept"), "text/html")
+	if uri == "" || !isForPage {
+		return err
+	}
+
+	// A copy, because many requests share the problem.
+	redirect := *refused
+	redirect.location = loginPathTo(safeNext(uri, baseURL))
+	return &redirect
 }
 
 // maxRefusals is how many refusals of one credential get a row of their own in a minute.

@@ -95,9 +95,8 @@ type createdToken struct {
 // endOwnTokens answers DELETE /api/v1/auth/tokens, and DELETE /api/v1/auth/tokens/{id} for only
 // that token.
 func (a *accounts) endOwnTokens(w http.ResponseWriter, r *http.Request) error {
-	return writeDone(w, endOneOrAll(r, "token", "id", func(id *string) (int64, error) {
-		return deleteAPITokens(r.Context(), a.core.db, actorOf(r), principalOf(r).user, id)
-	}))
+	err := deleteAPITokens(r.Context(), a.core.db, actorOf(r), principalOf(r).user, pathUUID(r, "id"))
+	return writeDone(w, err)
 }
 
 // checkAPIToken notes what is wrong with a new API token. known is from knownPermissions.
@@ -160,20 +159,34 @@ func createAPIToken(
 	return t, secret, audit(ctx, tx, by, "token.create", "user:"+owner.Username, nil, t)
 }
 
-// deleteAPITokens deletes the owner's API token with that id, or all of them if id is nil. It
-// returns how many it deleted.
-func deleteAPITokens(ctx context.Context, q querier, by actor, owner user, id *string) (int64, error) {
+// deleteAPITokens deletes the owner's API token with that id, or returns a 404. With the id "" it
+// deletes all of the owner's API tokens, if there are any.
+func deleteAPITokens(ctx context.Context, q querier, by actor, owner user, id string) error {
 	const query = `
 		WITH ended AS (
 			DELETE FROM api_tokens
-			WHERE user_id = $7 AND ($8::uuid IS NULL OR id = $8)
+			WHERE user_id = @user
+				AND (@id = '' OR id = nullif(@id, '')::uuid)
 			RETURNING ` + apiTokenColumns + `
 		)` + insertAudit + `
-		SELECT $1, $2, $3, $4, $5, 'token.end', $6, to_jsonb(ended), NULL
+		SELECT
+			` + actorValues + `,
+			'token.end',
+			@target,
+			to_jsonb(ended), -- before
+			NULL -- after
 		FROM ended
 		ORDER BY name`
-	return execute(ctx, q, "end API tokens", query,
-		by.id, by.name, by.credential, by.address, by.requestID, "user:"+owner.Username, owner.ID, id)
+
+	args := by.named()
+	args["target"] = "user:" + owner.Username
+	args["user"] = owner.ID
+	args["id"] = id
+	n, err := execute(ctx, q, "end API tokens", query, args)
+	if err == nil && n == 0 && id != "" {
+		err = notFound("token", id)
+	}
+	return err
 }
 
 // noteTokenUse stores that the API token with this hash was used now, at most once a minute.

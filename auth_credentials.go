@@ -80,8 +80,8 @@ func (a *accounts) rehash(r *http.Request, found passwordRecord, password string
 	}
 }
 
-// confirmation is the password and the code that a request must send if a stolen session must not
-// be enough for it.
+// confirmation is the caller's password and code, once more. A request sends them for a change that
+// must not be possible with a stolen session alone.
 type confirmation struct {
 	CurrentPassword string `json:"current_password"`
 	OTP             string `json:"otp"` // for a caller with a second factor
@@ -148,7 +148,7 @@ func (a *accounts) changePassword(w http.ResponseWriter, r *http.Request, in pas
 			return err
 		}
 		if in.EndTokens {
-			if _, err := deleteAPITokens(ctx, tx, by, p.user, nil); err != nil {
+			if err := deleteAPITokens(ctx, tx, by, p.user, ""); err != nil {
 				return err
 			}
 		}
@@ -201,7 +201,7 @@ func (a *accounts) resetPassword(w http.ResponseWriter, r *http.Request, in pass
 		if err := setPassword(ctx, tx, actorOf(r), "password.reset", u, 0, hash); err != nil {
 			return err
 		}
-		if err := a.core.keys.Load().resetThrottles(ctx, tx, u); err != nil {
+		if err := resetThrottles(ctx, tx, a.core.keys.Load(), u); err != nil {
 			return err
 		}
 		_, err := execute(ctx, tx, "forget known networks", forget, u.ID, callerOf(r).network())
@@ -251,6 +251,11 @@ func (t passwordToken) withLink(cfg config) passwordToken {
 	}
 	return t
 }
+
+// passwordPath returns the path of the page that sets a password with a token. The token follows #,
+// so that no server gets it with the address, and no log has it. The page's script moves it into
+// the form; without scripts, the user types or pastes it.
+func passwordPath(token string) string { return "/set-password#" + token }
 
 // firstPasswordTTL is how long the token for a user's first password is valid.
 const firstPasswordTTL = 72 * time.Hour
@@ -324,7 +329,7 @@ func revokeCredentials(ctx context.Context, tx pgx.Tx, by actor, u user) error {
 	if err := endAllSessions(ctx, tx, by, u); err != nil {
 		return err
 	}
-	if _, err := deleteAPITokens(ctx, tx, by, u, nil); err != nil {
+	if err := deleteAPITokens(ctx, tx, by, u, ""); err != nil {
 		return err
 	}
 	return voidPasswordToken(ctx, tx, u.ID)

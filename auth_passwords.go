@@ -164,10 +164,11 @@ func (h *passwordHasher) verifyInSlot(stored *string, password string) (bool, er
 //go:embed common-passwords.txt
 var commonPasswords string
 
-// checkPassword notes what is wrong with a new password: it is too short or too long, common,
-// breached, or a name of the account. No kind of character is required or forbidden (NIST SP
-// 800-63B-4, section 3.1.1.2). If v has faults, it returns the 422 for them. If v has none and the
-// list cannot be read, it returns a 503: no password is accepted unchecked.
+// checkPassword adds to v what is wrong with a new password, and returns the 422 for all faults in
+// v, or nil. A password is refused if it is too short or too long, common, breached, or a name of
+// the account. No kind of character is required or forbidden (NIST SP 800-63B-4, section 3.1.1.2).
+// If the list of breached passwords cannot be read, the error is a 503: no password is accepted
+// unchecked.
 func checkPassword(
 	v *invalid,
 	field, password string,
@@ -194,9 +195,12 @@ func checkPassword(
 	isCommon := !strings.Contains(lower, "\n") && strings.Contains(commonPasswords, "\n"+lower+"\n")
 	v.check(!isCommon, field, fieldCommon, "is too common")
 
-	// A list that cannot be read matters only if nothing was refused so far: a 422 tells more.
+	// The list is read last, and only for a password that may be accepted.
+	if err := v.err(); err != nil {
+		return err
+	}
 	found, err := breached.contains(password)
-	if err != nil && len(*v) == 0 {
+	if err != nil {
 		return &problem{
 			status:     http.StatusServiceUnavailable,
 			code:       codePasswordListUnavailable,

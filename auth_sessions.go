@@ -2,11 +2,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"net/http"
-	"net/url"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -20,9 +17,11 @@ type session struct {
 	SessionExpiresAt time.Time // later with each refresh, up to a fixed end
 }
 
-// pathUUID returns the path value if it is a canonical UUID, else the nil UUID, which nothing has.
+// pathUUID returns the path value, or "" if the route has none of that name. For text that is no
+// canonical UUID it returns noUUID.
 func pathUUID(r *http.Request, name string) string {
-	if id := r.PathValue(name); canonicalUUID.MatchString(id) {
+	id := r.PathValue(name)
+	if id == "" || canonicalUUID.MatchString(id) {
 		return id
 	}
 	return noUUID
@@ -34,32 +33,13 @@ func (a *accounts) endOwnSessions(w http.ResponseWriter, r *http.Request) error 
 	ctx := r.Context()
 	by := actorOf(r)
 	p := principalOf(r)
-	err := inTransaction(ctx, a.core.db, func(tx pgx.Tx) error {
-		return endOneOrAll(r, "session", "id", func(id *string) (int64, error) {
-			if id == nil {
-				return 0, endSessionsExcept(ctx, tx, by, p.user.ID, p.credentialID)
-			}
-			return endOneSession(ctx, tx, by, *id, p.user.ID)
-		})
-	})
-	return writeDone(w, err)
-}
-
-// endOneOrAll ends one credential or all of a user. It calls end with the id in the path, or with
-// nil if the path has none; part is the name of the path value. If end ends none with that id, the
-// error is a 404 for this kind of credential.
-func endOneOrAll(r *http.Request, kind, part string, end func(id *string) (int64, error)) error {
-	if r.PathValue(part) == "" {
-		_, err := end(nil)
-		return err
-	}
-
-	id := pathUUID(r, part)
-	n, err := end(&id)
-	if err == nil && n == 0 {
-		err = notFound(kind, id)
-	}
-	return err
+	id := pathUUID(r, "id")
+	return writeDone(w, inTransaction(ctx, a.core.db, func(tx pgx.Tx) error {
+		if id == "" {
+			return endSessionsExcept(ctx, tx, by, p.user.ID, p.credentialID)
+		}
+		return endOneSession(ctx, tx, by, id, p.user.ID)
+	}))
 }
 
 // maxSessions is how many live sessions a user may have, so that all of them can be ended within
@@ -109,13 +89,17 @@ func createSession(
 			id AS session_id,
 			generation,
 			least(idle_expires_at, expires_at) AS session_expires_at`
-	const oldest = `
+	// The newest live sessions come first and stay: OFFSET skips as many as a user may have.
+	const surplus = `
 			s.id IN (
 				SELECT id
 				FROM sessions
 				WHERE user_id = @user
 					AND ended_at IS NULL
-				ORDER BY least(idle_expires_at, expires_at) > now() DESC, created_at DESC, id DESC -- the expired last
+				ORDER BY
+					least(idle_expires_at, expires_at) > now() DESC, -- true, which is live, before false
+					created_at DESC,
+					id DESC
 				OFFSET @most
 				LIMIT 1000
 			)`
@@ -141,7 +125,7 @@ func createSession(
 			return err
 		}
 		named := pgx.NamedArgs{"user": u.ID, "most": maxSessions}
-		_, err = endSessionsWhere(ctx, tx, by, "session.end", oldest, named)
+		_, err = endSessionsWhere(ctx, tx, by, "session.end", surplus, named)
 		return err
 	})
 
@@ -173,21 +157,20 @@ type rotatedSession struct {
 // still gets the current one for a while, by either of two rules:
 //
 //   - It was replaced last, less than a grace period ago.
-//   - It was replaced in the latest burst, which began less than a grace period ago.
+//   - It was replaced in the latest burst of refreshes, which began less than a grace period ago.
 //
-// A burst is a series of refreshes. It ends a grace period after it began. The first refresh after
-// the end of a burst starts a new burst. The refresh before that one belongs to the new burst too:
-// the new burst began with it. Only the first refresh after a login has no refresh before it, so
-// its burst begins with itself.
-//
-// An example with a grace period of 10 seconds. The first burst ends at second 10. So the refresh
-// at second 12 starts a second burst, which began with the refresh at second 9:
+// An example with a grace period of 10 seconds:
 //
 //	second  refresh  burst began  accepted by the burst    accepted as the last
 //	0       1 to 2   0            1 until second 10        1 until second 10
 //	4       2 to 3   0            1 and 2 until 10         2 until 14
 //	9       3 to 4   0            1, 2 and 3 until 10      3 until 19
 //	12      4 to 5   9            3 and 4 until 19         4 until 22
+//
+// The first burst begins with the first refresh after the login. Each burst ends a grace period
+// after it began, here at second 10. The next refresh, here at second 12, starts a new burst. This
+// one counts from the refresh before, here that of second 9, and takes it in. So generation 3,
+// which was replaced then, is still accepted.
 //
 // Any other replaced generation is shown by a thief, or by the owner after a thief (RFC 9700,
 // section 4.14.2). A generation that is too high is shown after the database was restored. In both
@@ -237,6 +220,7 @@ func rotateSession(
 		FROM sessions s, users u, access_version a
 		WHERE ` + isLive
 
+	// It returns the zero value, without an error, if no row was changed.
 	sess, err = collectOne[rotatedSession](ctx, db, nil, "rotate session", rotate,
 		id, generation, cfg.refreshGrace, cfg.refreshTTL)
 	isRotated := sess.UserID != ""
@@ -290,10 +274,14 @@ func endAllSessions(ctx context.Context, tx pgx.Tx, by actor, target user) error
 	return endSessionsExcept(ctx, tx, by, target.ID, "")
 }
 
-// endOneSession ends a session of that user, and returns how many it ended: 1 or 0.
-func endOneSession(ctx context.Context, tx pgx.Tx, by actor, id, userID string) (int64, error) {
+// endOneSession ends a live session of that user, or returns a 404.
+func endOneSession(ctx context.Context, tx pgx.Tx, by actor, id, userID string) error {
 	named := pgx.NamedArgs{"id": id, "user": userID}
-	return endSessionsWhere(ctx, tx, by, "session.end", `s.id = @id AND s.user_id = @user`, named)
+	n, err := endSessionsWhere(ctx, tx, by, "session.end", `s.id = @id AND s.user_id = @user`, named)
+	if err == nil && n == 0 {
+		err = notFound("session", id)
+	}
+	return err
 }
 
 // endSessionsWhere ends the live sessions s that fulfil a condition, and returns how many. The
@@ -341,35 +329,16 @@ func endSessionsWhere(
 			@request_id,
 			@action,
 			'user:' || username,
-			jsonb_build_object('session', id),
-			NULL
+			jsonb_build_object('session', id), -- before
+			NULL -- after
 		FROM ended
 		ORDER BY id`
 
-	args := pgx.NamedArgs{
-		"actor_id":   by.id,
-		"actor":      by.name,
-		"credential": by.credential,
-		"address":    by.address,
-		"request_id": by.requestID,
-		"action":     action,
-	}
+	args := by.named()
+	args["action"] = action
 	maps.Copy(args, named)
 	return execute(ctx, q, "end sessions", begin+condition+end, args)
 }
-
-// endRestored is the part of a psql script that ends what a backup may bring back: all sessions and
-// password tokens and, unless the variable keep_tokens is true, API tokens. They may have been
-// ended after the backup was made.
-const endRestored = `
-	UPDATE sessions
-	SET ended_at = now(),
-		end_reason = 'restored'
-	WHERE ended_at IS NULL;
-	DELETE FROM password_tokens;
-	DELETE FROM api_tokens
-	WHERE NOT :keep_tokens;
-`
 
 // A browser's session ends after browserIdle without use. A look at a page that is open to all does
 // not count as use. At the latest it ends browserMax or CAIRN_SESSION_MAX after the login,
@@ -421,56 +390,3 @@ func noteSessionUse(ctx context.Context, q querier, id string) error {
 	_, err := execute(ctx, q, "note use of a session", query, id, browserIdle)
 	return err
 }
-
-// safeNext returns the page that a browser opens after the login: next, without baseURL before it.
-// If next is not a path of this service, or could lead to another host, it returns "/".
-func safeNext(next, baseURL string) string {
-	if rest, ok := strings.CutPrefix(next, baseURL+"/"); ok && baseURL != "" {
-		next = "/" + rest
-	}
-
-	u, err := url.Parse(next)
-	if err != nil || u.Host != "" || u.Scheme != "" {
-		return "/"
-	}
-
-	// Browsers read \ as / and skip control characters.
-	isForbidden := func(c rune) bool { return c == '\\' || isUnsafe(c) }
-	isPath := strings.HasPrefix(next, "/") && !strings.HasPrefix(next, "//")
-	if !isPath || strings.ContainsFunc(next, isForbidden) {
-		return "/"
-	}
-	return next
-}
-
-// loginPathTo returns the path of the login page, which goes on to next.
-func loginPathTo(next string) string { return "/login?next=" + url.QueryEscape(next) }
-
-// withLoginPage returns err, a refusal of verifyPath. If it is a 401 and a browser asks for a page,
-// the result also has a Location: the login page, to which the proxy sends the browser. The proxy
-// names the page that was asked for in X-Original-Uri or X-Forwarded-Uri.
-func withLoginPage(r *http.Request, err error, baseURL string) error {
-	refused, ok := errors.AsType[*problem](err)
-	if !ok || refused.status != http.StatusUnauthorized {
-		return err
-	}
-
-	uri := r.Header.Get("X-Original-Uri")
-	if uri == "" {
-		uri = r.Header.Get("X-Forwarded-Uri")
-	}
-	isForPage := strings.Contains(r.Header.Get("Accept"), "text/html")
-	if uri == "" || !isForPage {
-		return err
-	}
-
-	// A copy, because many requests share the problem.
-	redirect := *refused
-	redirect.location = loginPathTo(safeNext(uri, baseURL))
-	return &redirect
-}
-
-// passwordPath returns the path of the page that sets a password with a token. The token follows #,
-// so that no server gets it with the address, and no log has it. The page's script moves it into
-// the form; without scripts, the user types or pastes it.
-func passwordPath(token string) string { return "/set-password#" + token }

@@ -96,8 +96,8 @@ func (a *accounts) ensureAdministrator(ctx context.Context) error {
 			"file", file, "page", a.core.cfg.baseURL+"/set-password")
 	}
 
-	// A problem means that the name is retired: admin was deleted or renamed.
-	if refusal, ok := errors.AsType[*problem](err); ok {
+	// The name is retired: admin was deleted or renamed.
+	if refusal, ok := errors.AsType[*problem](err); ok && refusal.code == codeUsernameTaken {
 		a.core.log.Warn(nobodyCanSignIn, "error", refusal.code)
 		return nil
 	}
@@ -117,7 +117,8 @@ func (a *accounts) logWaitingToken(file string) {
 }
 
 // withdrawFirstAdminToken voids the token in the first administrator's file, if there is one, and
-// removes the file.
+// removes the file. If only another machine has the file, the token stays until that machine starts
+// Cairn again, or until it expires. Only the operator there can read it.
 func (a *accounts) withdrawFirstAdminToken(ctx context.Context, tx pgx.Tx) error {
 	const void = `DELETE FROM password_tokens WHERE token_hash = $1`
 
@@ -205,3 +206,23 @@ func noteInstance(ctx context.Context, db *pgxpool.Pool, id string, ring *keyrin
 		return err
 	})
 }
+
+// endRestored is the part of a psql script that ends what a backup may bring back: all sessions and
+// password tokens and, unless the variable keep_tokens is true, API tokens and recovery codes. They
+// may have been ended or used after the backup was made. A backup of version 0.2.0 has no second
+// factors.
+const endRestored = `
+	UPDATE sessions
+	SET ended_at = now(),
+		end_reason = 'restored'
+	WHERE ended_at IS NULL;
+	DELETE FROM password_tokens;
+	DELETE FROM api_tokens
+	WHERE NOT :keep_tokens;
+
+	SELECT to_regclass('totp_secrets') IS NOT NULL AND NOT :keep_tokens AS void_codes \gset
+	\if :void_codes
+		UPDATE totp_secrets
+		SET recovery_hashes = '{}';
+	\endif
+`

@@ -332,6 +332,17 @@ func TestFirstAdministratorWithdrawn(t *testing.T) {
 		map[string]string{"token": strings.TrimSpace(string(content)), "new_password": testPassword})
 }
 
+// TestFirstAdministratorWhileBusy: a start that gets no turn to look for an administrator fails. It does not go on as if
+// the name were retired.
+func TestFirstAdministratorWhileBusy(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	defer must(ts.accounts.accessQueue.acquire(t.Context(), ""))()
+	ended, cancel := context.WithDeadline(t.Context(), time.Now())
+	defer cancel()
+	check(t, "error", ts.accounts.ensureAdministrator(ended), error(errBusy))
+}
+
 // TestPasswordReset: a token sets the password once, ends all sessions, and expires.
 func TestPasswordReset(t *testing.T) {
 	t.Parallel()

@@ -6,11 +6,9 @@ import (
 	"errors"
 	"net/http"
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -24,11 +22,13 @@ type throttleRule struct {
 	allowed            int           // attempts before the first wait
 	firstWait, maxWait time.Duration // the first wait; it doubles with each further attempt, up to maxWait
 	resetAfter         time.Duration // the count restarts after this long without an attempt
+
+	nextAt *time.Time // the end of the wait that this attempt has set; nil: none
 }
 
 // attempt is a guess at a password or code, a registration, or a change of one's own account.
 type attempt struct {
-	rules   []throttleRule // in the order of their keys, in which rows are locked
+	rules   []throttleRule // in the order of their keys (account, network), in which rows are locked
 	subject string         // of the guess or registration, as in throttleRule
 	network string         // of the client
 	userID  string         // of the user that a guess is for; empty if there is no such user
@@ -42,11 +42,12 @@ type attempt struct {
 // name and address belong to one account. There is one exception: a network that an account knows.
 // There the account's name is not locked out, which tells that the account exists.
 //
-// The second rule is the lockout. It is left out in a network from which the account has signed in
-// before: there, failures neither lead to a lockout nor prolong one.
+// The lockout does not apply in a network from which the account has signed in before: there,
+// failures neither lead to a lockout nor prolong one.
 func (a *accounts) newGuess(ctx context.Context, userID, login string, address netip.Addr) (attempt, error) {
-	// A count goes on if it was begun under another key of the ring. So it outlives a new signing
-	// key.
+	// A count that was begun under another key of the ring goes on under that key. So it outlives a
+	// new signing key. One subject is chosen for both rules that have one: the subject of the
+	// lockout's count if there is one, else that of the newest count in this network.
 	const query = `
 		WITH begun AS (
 			SELECT account
@@ -54,7 +55,7 @@ func (a *accounts) newGuess(ctx context.Context, userID, login string, address n
 			WHERE account = ANY ($1)
 				AND network IN ('', $2)
 				AND expires_at > now()
-			ORDER BY network, expires_at DESC -- the row of the lockout, if there is one: its network is ''
+			ORDER BY network, expires_at DESC -- the network of the lockout is '', which comes first
 			LIMIT 1
 		)
 		SELECT
@@ -76,30 +77,32 @@ func (a *accounts) newGuess(ctx context.Context, userID, login string, address n
 
 	subject := cmp.Or(found.Account, subjects[0])
 	const day = 24 * time.Hour
-	rules := []throttleRule{
-		{
-			network:    network,
-			allowed:    100,
-			firstWait:  time.Second,
-			maxWait:    time.Minute,
-			resetAfter: time.Hour,
-		}, {
-			subject:    subject,
-			allowed:    100,
-			firstWait:  day,
-			maxWait:    day,
-			resetAfter: day,
-		}, {
-			subject:    subject,
-			network:    network,
-			allowed:    5,
-			firstWait:  time.Second,
-			maxWait:    5 * time.Minute,
-			resetAfter: day,
-		},
+	perNetwork := throttleRule{
+		network:    network,
+		allowed:    100,
+		firstWait:  time.Second,
+		maxWait:    time.Minute,
+		resetAfter: time.Hour,
 	}
+	lockout := throttleRule{
+		subject:    subject,
+		allowed:    100,
+		firstWait:  day,
+		maxWait:    day,
+		resetAfter: day,
+	}
+	perBoth := throttleRule{
+		subject:    subject,
+		network:    network,
+		allowed:    5,
+		firstWait:  time.Second,
+		maxWait:    5 * time.Minute,
+		resetAfter: day,
+	}
+
+	rules := []throttleRule{perNetwork, lockout, perBoth}
 	if found.IsKnown {
-		rules = slices.Delete(rules, 1, 2)
+		rules = []throttleRule{perNetwork, perBoth}
 	}
 	return attempt{rules: rules, subject: subject, network: network, userID: userID}, nil
 }
@@ -180,43 +183,52 @@ func errThrottled(wait time.Duration) error {
 	}
 }
 
-// count counts the attempt under all its rules. If a rule makes it wait, it counts nothing and
-// returns a problem 429. Row locks put simultaneous attempts in line, on any number of instances.
-// The counts need not outlive a crash of the database, so the commit does not wait for the disk.
+// count counts the attempt under all its rules, and notes in them the waits that it sets. If a rule
+// makes the attempt wait, it counts nothing and returns a problem 429. Row locks put simultaneous
+// attempts in line, on any number of instances. The counts need not outlive a crash of the
+// database, so the commit does not wait for the disk.
 func (t attempt) count(ctx context.Context, db *pgxpool.Pool) error {
+	// The wait is first_wait for the attempt number allowed, and doubles with each further one. The
+	// bound of 20 only keeps the power of two from overflowing. No row is returned during a wait.
 	const query = `
 		INSERT INTO throttles AS t (account, network, attempts, expires_at)
-		VALUES ($1, $2, 1, now() + $6::interval)
+		VALUES (@subject, @network, 1, now() + @reset_after::interval)
 		ON CONFLICT (account, network) DO UPDATE
 		SET attempts = CASE WHEN t.expires_at > now() THEN t.attempts + 1 ELSE 1 END,
-			next_at = CASE WHEN t.expires_at > now() AND t.attempts + 1 >= $3
-				THEN now() + least($4::interval * 2 ^ least(t.attempts + 1 - $3, 20), $5::interval) END,
+			next_at = CASE
+				WHEN t.expires_at > now() AND t.attempts + 1 >= @allowed THEN now() + least(
+					@first_wait::interval * 2 ^ least(t.attempts + 1 - @allowed, 20),
+					@max_wait::interval
+				)
+			END, -- else null
 			expires_at = excluded.expires_at
-		WHERE t.next_at IS NULL OR t.next_at <= now()`
-	errMustWait := errThrottled(time.Second)
+		WHERE t.next_at IS NULL OR t.next_at <= now()
+		RETURNING next_at`
 
 	batch := newThrottleBatch()
-	for _, r := range t.rules {
-		queued := batch.Queue(query, r.subject, r.network, r.allowed, r.firstWait, r.maxWait, r.resetAfter)
-		queued.Exec(func(tag pgconn.CommandTag) error {
-			if tag.RowsAffected() == 0 {
-				return errMustWait
-			}
-			return nil
-		})
+	for i, r := range t.rules {
+		named := pgx.NamedArgs{
+			"subject":     r.subject,
+			"network":     r.network,
+			"allowed":     r.allowed,
+			"first_wait":  r.firstWait,
+			"max_wait":    r.maxWait,
+			"reset_after": r.resetAfter,
+		}
+		batch.Queue(query, named).QueryRow(func(row pgx.Row) error { return row.Scan(&t.rules[i].nextAt) })
 	}
 
-	// Close also returns the error of a function that was given to Exec.
+	// Close also returns the error of a function that was given to QueryRow.
 	err := inTransaction(ctx, db, func(tx pgx.Tx) error { return tx.SendBatch(ctx, batch).Close() })
-	if err != errMustWait {
+	if !errors.Is(err, pgx.ErrNoRows) {
 		return err
 	}
 
-	// Ask for the length of the wait. If it has ended meanwhile, errMustWait says one second.
+	// Ask for the length of the wait. If it has ended meanwhile, the error says one second.
 	if err := t.checkWait(ctx, db); err != nil {
 		return err
 	}
-	return errMustWait
+	return errThrottled(time.Second)
 }
 
 // newThrottleBatch returns a batch for a transaction whose commit does not wait for the disk.
@@ -226,26 +238,30 @@ func newThrottleBatch() *pgx.Batch {
 	return batch
 }
 
-// undoCount is a statement that takes back one attempt from a count, and ends its wait.
-const undoCount = `
-	UPDATE throttles
-	SET attempts = greatest(attempts - 1, 0),
-		next_at = NULL
-	WHERE account = $1
-		AND network = $2`
+// undoCount takes an attempt back from the count of one rule. It ends the wait that the attempt has
+// set, and no wait that another one has set since.
+func undoCount(batch *pgx.Batch, r throttleRule) {
+	const query = `
+		UPDATE throttles
+		SET attempts = greatest(attempts - 1, 0),
+			next_at = nullif(next_at, $3) -- null if both are equal, else next_at
+		WHERE account = $1
+			AND network = $2`
+	batch.Queue(query, r.subject, r.network, r.nextAt)
+}
 
 // refund takes an attempt back from all its counts.
 func (a *accounts) refund(ctx context.Context, counted attempt) {
 	batch := newThrottleBatch()
 	for _, r := range counted.rules {
-		batch.Queue(undoCount, r.subject, r.network)
+		undoCount(batch, r)
 	}
 	a.sendThrottles(ctx, batch)
 }
 
-// noteSuccess stores that a guess was right. The network gets the attempt back. The count of the
-// login name restarts, and so does that of the name in this network. The account knows the network
-// for 90 days.
+// noteSuccess stores that a guess was right. The network, which is the first rule, gets the attempt
+// back. The count of the login name restarts, and so does that of the name in this network. The
+// account knows the network for 90 days.
 func (a *accounts) noteSuccess(ctx context.Context, counted attempt) {
 	const restart = `DELETE FROM throttles WHERE account = $1 AND network = $2`
 	const remember = `
@@ -256,7 +272,7 @@ func (a *accounts) noteSuccess(ctx context.Context, counted attempt) {
 		WHERE k.expires_at < now() + interval '89 days' -- one write a day is enough`
 
 	batch := newThrottleBatch()
-	batch.Queue(undoCount, "", counted.network)
+	undoCount(batch, counted.rules[0])
 	batch.Queue(restart, counted.subject, "")
 	batch.Queue(restart, counted.subject, counted.network)
 	batch.Queue(remember, counted.userID, counted.network)
@@ -286,7 +302,7 @@ func (a *accounts) refundIfFault(ctx context.Context, counted attempt, err error
 }
 
 // resetThrottles restarts the counts of a user's login names and ends their waits, in all networks.
-func (ring *keyring) resetThrottles(ctx context.Context, q querier, u user) error {
+func resetThrottles(ctx context.Context, q querier, ring *keyring, u user) error {
 	const query = `
 		DELETE FROM throttles
 		WHERE (account, network) IN (
@@ -305,6 +321,18 @@ func (ring *keyring) resetThrottles(ctx context.Context, q querier, u user) erro
 	return err
 }
 
+// The refusals of an attempt to sign in. errOTPRequired and errLoginCodeWrong reveal that the
+// password is right. errOwnCodeWrong is the 403 for a wrong code of somebody who is signed in.
+var (
+	errWrongCredentials = unauthorized(codeInvalidCredentials, "The user name or the password is wrong.")
+	errOTPRequired      = unauthorized(codeOTPRequired,
+		"Send otp too: the code of your authenticator app, or a recovery code.")
+	errLoginCodeWrong = unauthorized(codeOTPInvalid, "The code is wrong, or was used before. Wait for the next one.")
+	errOwnCodeWrong   = forbidden(codeOTPInvalid, errLoginCodeWrong.detail)
+	errSignInAgain    = unauthorized(codeSignInAgain,
+		"The code came too late, or your account was changed. Sign in again with your password.")
+)
+
 // throttledHash waits for a slot to hash, counts the attempt and runs work, which may hash one
 // password. The result of work decides what becomes of the count:
 //
@@ -317,8 +345,9 @@ func (ring *keyring) resetThrottles(ctx context.Context, q querier, u user) erro
 // An attempt that must wait already is refused at once. One that gets no slot (503) is not counted.
 //
 // An instance decides the attempts with the same subject and network one after the other. Otherwise
-// many right passwords at once would count as many guesses. Instances do so independently: with
-// three of them, three attempts may be counted at a time.
+// ten right logins at once would all be counted before the first one is decided, and the last ones
+// would have to wait. Instances do so independently: with three of them, three attempts may be
+// counted at a time.
 func (a *accounts) throttledHash(ctx context.Context, counted attempt, work func() (isSuccess bool, err error)) error {
 	if err := counted.checkWait(ctx, a.core.db); err != nil {
 		return err

@@ -783,3 +783,30 @@ func TestBusyIsNotCounted(t *testing.T) {
 
 	check(t, "counted attempts", ts.queryInt(`SELECT coalesce(sum(attempts), 0) FROM throttles`), 0)
 }
+
+// TestRefundEndsNoOtherWait: an attempt that is taken back ends the wait that it has set itself, and none that another
+// attempt has set.
+func TestRefundEndsNoOtherWait(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	ts := startServer(t, nil)
+	count := func(address string) attempt {
+		guess := must(ts.accounts.newGuess(ctx, "", "ada", netip.MustParseAddr(address)))
+		if err := guess.count(ctx, ts.db); err != nil {
+			t.Fatal(err)
+		}
+		return guess
+	}
+	lockouts := func() int {
+		return ts.queryInt(`SELECT count(*) FROM throttles WHERE network = '' AND next_at > now()`)
+	}
+
+	first := count("192.0.2.1")
+	ts.exec(`UPDATE throttles SET attempts = 99 WHERE network = ''`)
+	second := count("192.0.2.2")
+	check(t, "lockouts after the hundredth attempt", lockouts(), 1)
+	ts.accounts.refund(ctx, first)
+	check(t, "lockouts after an earlier attempt was taken back", lockouts(), 1)
+	ts.accounts.refund(ctx, second)
+	check(t, "lockouts after the hundredth attempt was taken back", lockouts(), 0)
+}

@@ -68,7 +68,6 @@ func (a *accounts) useTOTP(ctx context.Context, q querier, userID, code string) 
 	}
 
 	ring := a.core.keys.Load()
-	sealed := found.Secret
 	k, isKnown := ring.find(found.KID)
 	if !isKnown {
 		return false, &problem{
@@ -79,7 +78,7 @@ func (a *accounts) useTOTP(ctx context.Context, q querier, userID, code string) 
 			err:        errors.New("the key file has no key " + found.KID),
 		}
 	}
-	secret, err := k.totp.Open(nil, nil, sealed, []byte(userID))
+	secret, err := k.totp.Open(nil, nil, found.Secret, []byte(userID))
 	if err != nil {
 		return false, fmt.Errorf("decrypt TOTP secret: %w", err)
 	}
@@ -89,13 +88,15 @@ func (a *accounts) useTOTP(ctx context.Context, q querier, userID, code string) 
 		return false, nil
 	}
 
+	// The secret as it is stored from now on.
+	stored := found.Secret
 	if k.id != ring.signer().id {
 		k = ring.signer()
-		sealed = k.totp.Seal(nil, nil, secret, []byte(userID))
+		stored = k.totp.Seal(nil, nil, secret, []byte(userID))
 	}
 
 	// No row changes if another request has used this step meanwhile, or a later one.
-	n, err := execute(ctx, q, "use TOTP code", use, userID, found.Secret, step, k.id, sealed)
+	n, err := execute(ctx, q, "use TOTP code", use, userID, found.Secret, step, k.id, stored)
 	return n == 1, err
 }
 
@@ -104,25 +105,24 @@ func useRecoveryCode(ctx context.Context, q querier, by actor, u user, code stri
 	const query = `
 		WITH used AS (
 			UPDATE totp_secrets
-			SET recovery_hashes = array_remove(recovery_hashes, $8)
-			WHERE user_id = $7
-				AND $8 = ANY (recovery_hashes)
+			SET recovery_hashes = array_remove(recovery_hashes, @hash)
+			WHERE user_id = @user
+				AND @hash = ANY (recovery_hashes)
 			RETURNING cardinality(recovery_hashes) AS codes_left
 		)` + insertAudit + `
 		SELECT
-			$1,
-			$2,
-			$3,
-			$4,
-			$5,
+			` + actorValues + `,
 			'totp.recovery_code',
-			$6,
-			NULL,
-			to_jsonb(used)
+			@target,
+			NULL, -- before
+			to_jsonb(used) -- after
 		FROM used`
 
-	n, err := execute(ctx, q, "use recovery code", query,
-		by.id, by.name, by.credential, by.address, by.requestID, "user:"+u.Username, u.ID, hashToken(code))
+	args := by.named()
+	args["target"] = "user:" + u.Username
+	args["user"] = u.ID
+	args["hash"] = hashToken(code)
+	n, err := execute(ctx, q, "use recovery code", query, args)
 	return n == 1, err
 }
 

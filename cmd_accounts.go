@@ -34,7 +34,7 @@ func onUser(audited, done string, do userAction) action {
 // waits. It does so under every key of the key file: the service may still use an older one.
 func unlockUserCommand(ctx context.Context, o invocation, ring *keyring) error {
 	unlock := func(ctx context.Context, tx pgx.Tx, _ actor, u user) error {
-		return ring.resetThrottles(ctx, tx, u)
+		return resetThrottles(ctx, tx, ring, u)
 	}
 	return onUser("user.unlock", "cleared the failed logins to %s", unlock)(ctx, o)
 }

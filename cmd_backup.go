@@ -153,8 +153,9 @@ func backupCommand(ctx context.Context, o invocation) error {
 }
 
 // restoreCommand is "cairn restore FILE". It replaces the contents of the database by a backup, all
-// or nothing. It ends all sessions and, without --keep-tokens, all API tokens. Like serve, it locks
-// the state directory and starts the private PostgreSQL, so no instance may run meanwhile.
+// or nothing. It ends all sessions and, without --keep-tokens, all API tokens and recovery codes.
+// Like serve, it locks the state directory and starts the private PostgreSQL, so no instance may
+// run meanwhile.
 func restoreCommand(ctx context.Context, o invocation) error {
 	file, err := os.Open(o.names[0])
 	if err != nil {
@@ -220,7 +221,7 @@ func checkTables(ctx context.Context, q querier) error {
 func (o invocation) restore(ctx context.Context, db *pgxpool.Pool) error {
 	name := o.names[0]
 	keepTokens := o.options.Has("keep_tokens")
-	ended := "sessions and API tokens"
+	ended := "sessions, API tokens and recovery codes"
 	if keepTokens {
 		ended = "sessions"
 	}

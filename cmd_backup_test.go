@@ -59,6 +59,7 @@ func startBackedUp(t *testing.T) *backedUp {
 	ts.env = slices.Clip(ts.env) // each test appends its own
 	x := &backedUp{testServer: ts, admin: ts.signIn("root", "all"), file: filepath.Join(t.TempDir(), "cairn.backup")}
 	x.token = ts.addToken("root", "script", datasetRead)
+	ts.exec(`INSERT INTO totp_secrets (user_id, kid, secret, recovery_hashes) SELECT id, 'k', 's', '{used,unused}' FROM users WHERE username = 'root'`)
 	x.admin.must(201, "POST", "/api/v1/users", map[string]any{"username": "ada", "roles": []string{memberRole}})
 	x.admin.must(201, "POST", "/api/v1/system-messages", map[string]string{"title": "t", "body": "\\. 'quoted' \u00ad \\\\"})
 	if err := errors.Join(os.Mkdir(ts.datasets+"/d", 0o755), os.WriteFile(ts.datasets+"/d/a.tif", sampleTIFF(), 0o644)); err != nil {
@@ -407,7 +408,8 @@ func TestRestoreRefuses(t *testing.T) {
 	}
 }
 
-// TestRestoreSaysWhatLives: a restore prints which users are active again and which API tokens are valid again.
+// TestRestoreSaysWhatLives: a restore prints which users are active again and which API tokens are valid again. Recovery
+// codes are void, because some may have been used after the backup.
 func TestRestoreSaysWhatLives(t *testing.T) {
 	t.Parallel()
 	x := startBackedUp(t)
@@ -415,7 +417,7 @@ func TestRestoreSaysWhatLives(t *testing.T) {
 	x.exec(`DELETE FROM api_tokens`)
 	x.stop()
 	said, err := cairn(x.env, "restore", x.file)
-	if err != nil || !strings.Contains(said, "user active again: ada\n") || !strings.Contains(said, "All sessions and API tokens have ended.") ||
+	if err != nil || !strings.Contains(said, "user active again: ada\n") || !strings.Contains(said, "All sessions, API tokens and recovery codes have ended.") ||
 		strings.Contains(said, "again: root") {
 		t.Errorf("%v %s", err, said)
 	}
@@ -423,11 +425,14 @@ func TestRestoreSaysWhatLives(t *testing.T) {
 	if n := restored.queryInt(`SELECT count(*) FROM api_tokens`); n != 0 {
 		t.Errorf("%d API tokens", n)
 	}
+	check(t, "recovery codes", restored.queryInt(`SELECT sum(cardinality(recovery_hashes)) FROM totp_secrets`), 0)
 	restored.stop()
 	said, err = cairn(x.env, "restore", "--keep-tokens", x.file)
 	if err != nil || !strings.Contains(said, "API token valid again: root script\n") || strings.Contains(said, "again: root\n") {
 		t.Errorf("%v %s", err, said)
 	}
+	kept := startServer(t, nil, x.env...)
+	check(t, "recovery codes that are kept", kept.queryInt(`SELECT sum(cardinality(recovery_hashes)) FROM totp_secrets`), 2)
 }
 
 // TestRestoreRunningAnalyses: analyses that ran while the backup was made end after it is restored, and a former signing

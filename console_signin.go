@@ -7,7 +7,8 @@ import (
 )
 
 // recognize sets the principal of a request for a page that is open to all, if its session cookie
-// is valid. An apiReader reads what such a page shows; its err ends in an error page.
+// is valid. readPageFor (console.go) calls it before it reads such a page. An error that an
+// apiReader keeps in err is answered later, with an error page.
 func (api *apiReader) recognize() {
 	c := callerOf(api.r)
 	accounts := api.console.accounts
@@ -78,7 +79,10 @@ func (c *console) loginForm(w http.ResponseWriter, r *http.Request) error {
 	if err == nil {
 		return c.afterSignIn(w, r, f, found.Username)
 	}
-	if err != errOTPRequired || proof != nil {
+
+	// In the second step, errOTPRequired means an empty code. That is refused like a wrong one.
+	isFirstStep := proof == nil
+	if !isFirstStep || err != errOTPRequired {
 		return c.refuse(w, r, f, c.loginPage, err)
 	}
 

@@ -134,7 +134,8 @@ func (a *accounts) queueAccessChange(ctx context.Context, do func(tx pgx.Tx) err
 	return changeAccess(ctx, a.core.db, do)
 }
 
-// administratorExists reports whether an active user holds the role admin and has a password.
+// administratorExists reports whether an active user holds the role admin and has a password. A
+// suspended one counts, who can sign in and set up the second factor.
 func administratorExists(ctx context.Context, q querier) (bool, error) {
 	const query = `
 		SELECT EXISTS (
@@ -187,7 +188,8 @@ func (a *accounts) actorNow(ctx context.Context, tx pgx.Tx, r *http.Request, per
 	return by, nil
 }
 
-// The users of endOldCredentials: SQL for the ids of one user, and of every holder of one role.
+// Values for the parameter users of endOldCredentials: SQL for the id of one user, and for the ids
+// of all holders of one role.
 const (
 	oneUser     = `SELECT $1::uuid AS user_id`
 	roleHolders = `SELECT user_id FROM user_roles WHERE role_id = $1`
@@ -198,9 +200,10 @@ const (
 // are the permissions of that user or role after the change.
 //
 //   - The users' password tokens are voided, because they were made for the old permissions.
-//   - The sessions of users who gain a permission end, because somebody who knew an older password
-//     token may have an open session. A user who lacks a required second factor counts as gaining,
-//     because the change may lift the requirement.
+//   - The sessions of users who gain a permission end. An example: an administrator with few
+//     permissions made a password token for a user, signed in with it, and still has the session.
+//     It must not get permissions that this administrator does not hold. A user who lacks a
+//     required second factor counts as gaining, because the change may lift the requirement.
 //   - API tokens stay, because they can do only what they name.
 //
 // A login under way is not stopped. The password stays valid, so this login could as well begin
@@ -247,11 +250,6 @@ func endOldCredentials(ctx context.Context, tx pgx.Tx, by actor, users string, i
 	named := pgx.NamedArgs{"users": gainers}
 	_, err = endSessionsWhere(ctx, tx, by, "session.end", `s.user_id = ANY (@users::uuid[])`, named)
 	return err
-}
-
-// asSet returns the names sorted, each once. It is never nil.
-func asSet(names []string) []string {
-	return append([]string{}, slices.Compact(slices.Sorted(slices.Values(names)))...)
 }
 
 // maxDeclared is how many permissions may be declared: answers to a proxy may list them all.
@@ -342,8 +340,9 @@ type heldPermission struct {
 // subset rule first:
 //
 //   - The caller must hold every permission of the roles that have this one.
-//   - If an API token names it or a dataset requires it, the caller must hold the permission
-//     itself. The 403 does not tell which of the two it is.
+//   - If an API token names it, the caller must hold the permission itself. So it is if a dataset
+//     requires it, which only holders of the permission may see then. The 403 does not tell which
+//     of the two it is.
 func (a *accounts) actOnPermission(
 	r *http.Request,
 	do func(context.Context, pgx.Tx, actor, heldPermission) error,

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"net/http"
 	"slices"
@@ -123,9 +122,11 @@ func (c userChange) apply(u user) user {
 	u.Username = valueOr(c.Username, u.Username)
 	u.DisplayName = valueOr(c.DisplayName, u.DisplayName)
 	u.Status = valueOr(c.Status, u.Status)
-	u.Email = cmp.Or(c.Email, u.Email)
+	if c.Email != nil {
+		u.Email = c.Email
+	}
 	if u.Email != nil && *u.Email == "" {
-		u.Email = nil
+		u.Email = nil // the address is removed
 	}
 	return u
 }
@@ -291,21 +292,17 @@ func (a *accounts) pathUser(r *http.Request) (user, error) {
 // endSessionsOfUser answers DELETE /api/v1/users/{id}/sessions and …/sessions/{session}.
 func (a *accounts) endSessionsOfUser(w http.ResponseWriter, r *http.Request) error {
 	return writeDone(w, a.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
-		return endOneOrAll(r, "session", "session", func(id *string) (int64, error) {
-			if id == nil {
-				return 0, endAllSessions(ctx, tx, by, target)
-			}
-			return endOneSession(ctx, tx, by, *id, target.ID)
-		})
+		if id := pathUUID(r, "session"); id != "" {
+			return endOneSession(ctx, tx, by, id, target.ID)
+		}
+		return endAllSessions(ctx, tx, by, target)
 	}))
 }
 
 // endTokensOfUser answers DELETE /api/v1/users/{id}/tokens and …/tokens/{token}.
 func (a *accounts) endTokensOfUser(w http.ResponseWriter, r *http.Request) error {
 	return writeDone(w, a.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
-		return endOneOrAll(r, "token", "token", func(id *string) (int64, error) {
-			return deleteAPITokens(ctx, tx, by, target, id)
-		})
+		return deleteAPITokens(ctx, tx, by, target, pathUUID(r, "token"))
 	}))
 }
 
@@ -350,10 +347,10 @@ func updateUser(ctx context.Context, tx pgx.Tx, by actor, target user, c userCha
 		return err
 	}
 
-	isChanged := after.Status != target.Status
-	if isChanged && after.Status == statusActive {
+	hasNewStatus := after.Status != target.Status
+	if hasNewStatus && after.Status == statusActive {
 		err = voidPasswordToken(ctx, tx, target.ID)
-	} else if isChanged {
+	} else if hasNewStatus {
 		err = revokeCredentials(ctx, tx, by, after)
 	}
 	if err != nil {
