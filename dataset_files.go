@@ -45,10 +45,14 @@ func (t *fileTime) ScanInt64(ns pgtype.Int8) error {
 }
 
 // fileColumns are the columns of elevation_dataset_file_meta that are read as a file.
-const fileColumns = ` id, path, size_bytes, modified_ns AS modified_at, analyzed_at, ` +
+const fileColumns = plainColumns + `, heights`
+
+// plainColumns are those of fileColumns that lists of files read as they are. Lists read heights
+// without edges, because these are most of a row.
+const plainColumns = ` id, path, size_bytes, modified_ns AS modified_at, analyzed_at, ` +
 	`format, status, reason, width, height, bands, sample_type, nodata, unit, scale, "offset", ` +
 	`compression, data_bytes, pixel_is, transform, native_bbox, crs, crs_definition, crs_name, ` +
-	`vertical_crs, bbox, bbox_accuracy_m, resolution_m, source, warnings, cog, md5, sha256, heights, ` +
+	`vertical_crs, bbox, bbox_accuracy_m, resolution_m, source, warnings, cog, md5, sha256, ` +
 	`lacks_crs, set_crs, set_vertical_crs, own_warnings`
 
 // column is a column of the table of files, with the value of a file.
@@ -596,7 +600,8 @@ func listFiles(
 	const columns = `
 		SELECT f.dataset_id,
 			(SELECT d.name FROM datasets d WHERE d.id = f.dataset_id) AS dataset,
-			` + fileRank + ` AS rank,` + fileColumns
+			` + fileRank + ` AS rank,
+			heights #- '{statistics,edges}' AS heights,` + plainColumns
 	const isAfter = `(` + fileOrder + `) > (@after_rank::float8, @after_dataset::bigint, @after_path::text)`
 	const near = `
 		WITH hits AS MATERIALIZED (
