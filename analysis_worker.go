@@ -499,18 +499,13 @@ const resultsAreCurrent = `
 // database, which may pass, or the end of ctx, and so are results that are no JSON.
 func (a *analyzer) runChecks(ctx context.Context, t task) (*results, error) {
 	d := dataset{ID: t.DatasetID, Path: t.Path}
-	compare := func(ctx context.Context, path, other string, size int64) (result, detail string) {
-		files := comparison{catalogue: a.catalogue, here: d, there: d}
-		return files.compareBytes(ctx, comparedCell{Here: path, There: other, SizeBytes: size})
-	}
-
 	found, err := inSnapshot(ctx, a.db, func(ctx context.Context, q querier) (found *results, err error) {
 		defer func() {
 			if v := recover(); v != nil {
 				err = fmt.Errorf("%v", v)
 			}
 		}()
-		return findResults(ctx, q, d, t.AnalysisID, compare)
+		return a.catalogue.findResults(ctx, q, d, t.AnalysisID)
 	})
 
 	// The database stores no numbers that are infinite or NaN.

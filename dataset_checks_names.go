@@ -59,18 +59,11 @@ func numbersBetween(text string, from, to int) (numbers []nameNumber, pattern st
 
 		// A single letter before the number may be that of a quarter of the globe.
 		if before := n.from - 1; isLetter(before) && !isLetter(before-1) {
-			switch text[before] | 0x20 {
-			case 'n', 'e':
-				n.sign = 1
-			case 's', 'w':
-				n.sign = -1
-			}
-
-			switch text[before] | 0x20 {
-			case 'n', 's':
-				part[len(part)-1] = 'N'
-			case 'e', 'w':
-				part[len(part)-1] = 'E'
+			const letters = "nsew"
+			quarter := strings.IndexByte(letters, text[before]|0x20)
+			if quarter >= 0 {
+				part[len(part)-1] = "NNEE"[quarter]
+				n.sign = [...]float64{1, -1, 1, -1}[quarter]
 			}
 		}
 

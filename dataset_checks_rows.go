@@ -128,13 +128,11 @@ func (s *fileSet) readRows(ctx context.Context, q querier, datasetID int64) erro
 	return nil
 }
 
-// compareBytes compares two files of a dataset, by their paths and their size. See comparison.
-type compareBytes func(ctx context.Context, path, other string, size int64) (result, detail string)
-
 // compareCopies compares the contents of the files that checkSamePlace takes for duplicates. Those
 // with other bytes are overlaps, and two names of one file are no finding. It reads up to
-// maxCompared bytes, and nothing if there are more than maxFlaws duplicates.
-func (s *fileSet) compareCopies(ctx context.Context, q querier, compare compareBytes) error {
+// maxCompared bytes, and nothing if there are more than maxFlaws duplicates. The argument files
+// compares files of the dataset.
+func (s *fileSet) compareCopies(ctx context.Context, q querier, files comparison) error {
 	const maxCompared = 1 << 30
 	list := s.flaws["duplicate"]
 	if list == nil || list.total > maxFlaws {
@@ -162,7 +160,11 @@ func (s *fileSet) compareCopies(ctx context.Context, q querier, compare compareB
 		detail := ""
 		if size := 2 * file.size; size <= left {
 			left -= size
-			result, detail = compare(ctx, rows[file.id].Path, rows[other.id].Path, file.size)
+			result, detail = files.compareBytes(ctx, comparedCell{
+				Here:      rows[file.id].Path,
+				There:     rows[other.id].Path,
+				SizeBytes: file.size,
+			})
 		}
 		if err := ctx.Err(); err != nil {
 			return err

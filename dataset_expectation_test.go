@@ -391,7 +391,7 @@ func TestExpectationWhileChecked(t *testing.T) {
 		return analysis
 	}
 	analysis := expect("2")
-	found, err := findResults(t.Context(), ts.db, dataset{ID: id}, analysis, withoutFiles)
+	found, err := ts.analyzer.catalogue.findResults(t.Context(), ts.db, dataset{ID: id}, analysis)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -78,11 +78,6 @@ func (ts *testServer) addChecked(name string, files []ElevationDatasetFileMeta) 
 	return id
 }
 
-// withoutFiles stands for the comparison of files that do not exist.
-func withoutFiles(context.Context, string, string, int64) (result, detail string) {
-	return isNotCompared, ""
-}
-
 // checkRows checks the rows of a dataset, which has no files.
 func (ts *testServer) checkRows(id int64) {
 	ts.t.Helper()
@@ -99,7 +94,7 @@ func (ts *testServer) checkRows(id int64) {
 		if err != nil {
 			return err
 		}
-		found, err := findResults(ts.t.Context(), tx, dataset{ID: id}, analysisID, withoutFiles)
+		found, err := ts.analyzer.catalogue.findResults(ts.t.Context(), tx, dataset{ID: id}, analysisID)
 		if err != nil {
 			return err
 		}

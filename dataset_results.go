@@ -57,13 +57,14 @@ type findingKey struct {
 }
 
 // findResults runs the checks over the rows of a dataset after an analysis.
-func findResults(ctx context.Context, q querier, d dataset, analysisID int64, compare compareBytes) (*results, error) {
+func (c *catalogue) findResults(ctx context.Context, q querier, d dataset, analysisID int64) (*results, error) {
 	s, err := d.examine(ctx, q)
 	if err != nil {
 		return nil, err
 	}
 
-	if err := s.compareCopies(ctx, q, compare); err != nil {
+	copies := comparison{catalogue: c, here: d, there: d}
+	if err := s.compareCopies(ctx, q, copies); err != nil {
 		return nil, err
 	}
 
