@@ -282,50 +282,58 @@ type storedReport struct {
 	reportState
 	Summary     resultSummary
 	IsChecked   bool
-	LastCode    string
-	LastState   string
+	LastEnd     string // how the last analysis ended, unless it succeeded
 	WasAnalyzed bool
 	IsOutdated  bool
 }
 
+// reportQuery is SQL for the storedReport of dataset $1. The rows that an analysis leaves are
+// checked also if it fails with mass_removal.
+const reportQuery = `
+	SELECT
+		r.analyzed_at,
+		r.checked_at,
+		coalesce(
+			r.summary,
+			'{"grids": [], "contents": [], "expected": [], "not_examined": []}'
+		) AS summary,
+		r.dataset_id IS NOT NULL AS is_checked,
+		CASE
+			WHEN last.failure IS NOT NULL THEN concat(
+				'the last analysis failed: ',
+				last.failure,
+				CASE WHEN last.failure_code = 'mass_removal' THEN ' What is there: ' ELSE ' Before it: ' END
+			)
+			WHEN last.state = 'canceled' THEN 'the last analysis was canceled. Before it: '
+			ELSE ''
+		END AS last_end,
+		last.failure,
+		(
+			SELECT state FROM analyses WHERE dataset_id = d.id AND finished_at IS NULL
+		) AS running,
+		EXISTS (
+			SELECT FROM analyses WHERE dataset_id = d.id AND state = 'succeeded'
+		) AS was_analyzed,
+		(` + outdatedResults + `)
+	FROM datasets d
+	LEFT JOIN dataset_results r ON r.dataset_id = d.id
+	LEFT JOIN LATERAL (
+		SELECT
+			id,
+			state,
+			failure_code,
+			failure
+		FROM analyses
+		WHERE dataset_id = d.id
+			AND finished_at IS NOT NULL
+			AND NOT (checks_only AND state <> 'failed')
+		ORDER BY id DESC
+		LIMIT 1
+	) last ON true
+	WHERE d.id = $1`
+
 // report returns what the last checks of the dataset found, and what has happened since.
 func (d dataset) report(ctx context.Context, q querier) (folderReport, error) {
-	const query = `
-		SELECT
-			r.analyzed_at,
-			r.checked_at,
-			coalesce(
-				r.summary,
-				'{"grids": [], "contents": [], "expected": [], "not_examined": []}'
-			) AS summary,
-			r.dataset_id IS NOT NULL AS is_checked,
-			coalesce(last.failure_code, '') AS last_code,
-			coalesce(last.state, '') AS last_state,
-			last.failure,
-			(
-				SELECT state FROM analyses WHERE dataset_id = d.id AND finished_at IS NULL
-			) AS running,
-			EXISTS (
-				SELECT FROM analyses WHERE dataset_id = d.id AND state = 'succeeded'
-			) AS was_analyzed,
-			(` + outdatedResults + `)
-		FROM datasets d
-		LEFT JOIN dataset_results r ON r.dataset_id = d.id
-		LEFT JOIN LATERAL (
-			SELECT
-				id,
-				state,
-				failure_code,
-				failure
-			FROM analyses
-			WHERE dataset_id = d.id
-				AND finished_at IS NOT NULL
-				AND NOT (checks_only AND state <> 'failed')
-			ORDER BY id DESC
-			LIMIT 1
-		) last ON true
-		WHERE d.id = $1`
-
 	report := folderReport{
 		DatasetID: d.ID,
 		Dataset:   d.Name,
@@ -333,7 +341,7 @@ func (d dataset) report(ctx context.Context, q querier) (folderReport, error) {
 		Accepted:  []acceptedCount{},
 	}
 
-	stored, err := collectOne[storedReport](ctx, q, notFound("dataset", d.ID), "get results", query, d.ID)
+	stored, err := collectOne[storedReport](ctx, q, notFound("dataset", d.ID), "get results", reportQuery, d.ID)
 	if err != nil {
 		return report, err
 	}
@@ -361,21 +369,8 @@ func (d dataset) report(ctx context.Context, q querier) (folderReport, error) {
 		report.Summary = "never analysed"
 	}
 
-	report.noteLast(stored.LastCode, stored.LastState)
+	report.Summary = stored.LastEnd + report.Summary
 	return report, nil
-}
-
-// noteLast says in the summary how the last analysis ended, unless it succeeded.
-func (report *folderReport) noteLast(failureCode, state string) {
-	// The rows that an analysis leaves are checked also if it fails with mass_removal.
-	switch {
-	case report.Failure != nil && failureCode == failureMassRemoval:
-		report.Summary = "the last analysis failed: " + *report.Failure + " What is there: " + report.Summary
-	case report.Failure != nil:
-		report.Summary = "the last analysis failed: " + *report.Failure + " Before it: " + report.Summary
-	case state == stateCanceled:
-		report.Summary = "the last analysis was canceled. Before it: " + report.Summary
-	}
 }
 
 // addFindings adds the findings of each kind, the worst first, and the summary.
