@@ -41,7 +41,7 @@ func (a *accounts) register(w http.ResponseWriter, r *http.Request) error {
 	err := checkPassword(
 		&v, "password", in.Password,
 		a.core.cfg.passwordMin, a.breached,
-		n.username, n.email, n.displayName,
+		user{Username: n.username, Email: n.email, DisplayName: n.displayName},
 	)
 	if err != nil {
 		return err

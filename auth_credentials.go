@@ -3,9 +3,14 @@ package main
 import (
 	"context"
 	"crypto/rand"
+	_ "embed"
 	"errors"
+	"fmt"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -107,12 +112,63 @@ func (a *accounts) confirmPassword(r *http.Request, c confirmation) (passwordRec
 	return found, err
 }
 
+// commonPasswords is common-passwords.txt. Its first lines name its source.
+//
+//go:embed common-passwords.txt
+var commonPasswords string
+
+// checkPassword adds to v what is wrong with a new password, and returns the 422 for all faults in
+// v, or nil. A password is refused if it is too short or too long, common, breached, or a name of
+// its owner. No kind of character is required or forbidden (NIST SP 800-63B-4, section 3.1.1.2).
+// If the list of breached passwords cannot be read, the error is a 503: no password is accepted
+// unchecked.
+func checkPassword(
+	v *invalid,
+	field, password string,
+	least int,
+	breached *breachedPasswords,
+	owner user,
+) error {
+	n := utf8.RuneCountInString(password)
+	v.check(n >= least, field, fieldTooShort, fmt.Sprintf("must have at least %d characters", least))
+	v.check(n <= maxPassword, field, fieldTooLong, fmt.Sprintf("must have at most %d characters", maxPassword))
+
+	// User name and e-mail address are in lower case already.
+	lower := strings.ToLower(password)
+	names := []string{owner.Username, strings.ToLower(owner.DisplayName)}
+	if owner.Email != nil {
+		local, _, _ := strings.Cut(*owner.Email, "@")
+		names = append(names, *owner.Email, local)
+	}
+	isOwnName := lower != "" && slices.Contains(names, lower)
+	v.check(!isOwnName, field, fieldOwnName, "must not be a name of the account")
+
+	isCommon := !strings.Contains(lower, "\n") && strings.Contains(commonPasswords, "\n"+lower+"\n")
+	v.check(!isCommon, field, fieldCommon, "is too common")
+
+	// The list is read last, and only for a password that may be accepted.
+	if err := v.err(); err != nil {
+		return err
+	}
+	found, err := breached.contains(password)
+	if err != nil {
+		return &problem{
+			status:     http.StatusServiceUnavailable,
+			code:       codePasswordListUnavailable,
+			err:        err,
+			detail:     "New passwords cannot be checked now. Tell the operator.",
+			retryAfter: time.Minute,
+		}
+	}
+	v.check(!found, field, fieldBreached, "is known from a data breach: choose another")
+	return v.err()
+}
+
 // checkNewPassword returns a 422 for the field new_password, or the 503 of checkPassword.
 func (a *accounts) checkNewPassword(password string, u user) error {
 	return checkPassword(
 		&invalid{}, "new_password", password,
-		a.core.cfg.passwordMin, a.breached,
-		u.Username, u.Email, u.DisplayName,
+		a.core.cfg.passwordMin, a.breached, u,
 	)
 }
 

@@ -4,16 +4,11 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/subtle"
-	_ "embed"
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"net/http"
 	"runtime"
-	"slices"
 	"strings"
-	"time"
-	"unicode/utf8"
 
 	"golang.org/x/crypto/argon2"
 )
@@ -58,9 +53,9 @@ const queuePerCore = 64
 // time: more would be slower together and need 19 MiB each. The caller of a method "InSlot" must
 // hold a slot of the queue; the method hash takes one itself.
 type passwordHasher struct {
-	argon argonParameters
-	queue *limiter      // one queue for all requests that hash a password or are about to
-	cores chan struct{} // holds an element for each hash that runs
+	argon   argonParameters
+	queue   *limiter      // one queue for all requests that hash a password or are about to
+	running chan struct{} // holds an element for each hash that runs
 }
 
 // newPasswordHasher returns a hasher for all cores. It has two slots more than cores: while some
@@ -70,17 +65,17 @@ func newPasswordHasher(argon argonParameters) *passwordHasher {
 	queue := newLimiter(cores+2, unbounded)
 	queue.maxQueue = queuePerCore * cores
 	return &passwordHasher{
-		argon: argon,
-		queue: queue,
-		cores: make(chan struct{}, cores),
+		argon:   argon,
+		queue:   queue,
+		running: make(chan struct{}, cores),
 	}
 }
 
 // argon2id waits for a core and returns the argon2id hash of a password. The caller must hold a
 // slot of the queue. There are two slots more than cores, so at most two requests wait for a core.
 func (h *passwordHasher) argon2id(argon argonParameters, password string, salt []byte) []byte {
-	h.cores <- struct{}{}
-	defer func() { <-h.cores }()
+	h.running <- struct{}{}
+	defer func() { <-h.running }()
 
 	return argon2.IDKey([]byte(password), salt, argon.passes, argon.memory, argon.lanes, argonKeyLen)
 }
@@ -157,58 +152,4 @@ func (h *passwordHasher) verifyInSlot(stored *string, password string) (bool, er
 	got := h.argon2id(argon, password, salt)
 	isEqual := subtle.ConstantTimeCompare(got, want) == 1
 	return isEqual && stored != nil, nil
-}
-
-// commonPasswords is common-passwords.txt. Its first lines name its source.
-//
-//go:embed common-passwords.txt
-var commonPasswords string
-
-// checkPassword adds to v what is wrong with a new password, and returns the 422 for all faults in
-// v, or nil. A password is refused if it is too short or too long, common, breached, or a name of
-// the account. No kind of character is required or forbidden (NIST SP 800-63B-4, section 3.1.1.2).
-// If the list of breached passwords cannot be read, the error is a 503: no password is accepted
-// unchecked.
-func checkPassword(
-	v *invalid,
-	field, password string,
-	least int,
-	breached *breachedPasswords,
-	username string,
-	email *string,
-	displayName string,
-) error {
-	n := utf8.RuneCountInString(password)
-	v.check(n >= least, field, fieldTooShort, fmt.Sprintf("must have at least %d characters", least))
-	v.check(n <= maxPassword, field, fieldTooLong, fmt.Sprintf("must have at most %d characters", maxPassword))
-
-	// User name and e-mail address are in lower case already.
-	lower := strings.ToLower(password)
-	names := []string{username, strings.ToLower(displayName)}
-	if email != nil {
-		local, _, _ := strings.Cut(*email, "@")
-		names = append(names, *email, local)
-	}
-	isOwnName := lower != "" && slices.Contains(names, lower)
-	v.check(!isOwnName, field, fieldOwnName, "must not be a name of the account")
-
-	isCommon := !strings.Contains(lower, "\n") && strings.Contains(commonPasswords, "\n"+lower+"\n")
-	v.check(!isCommon, field, fieldCommon, "is too common")
-
-	// The list is read last, and only for a password that may be accepted.
-	if err := v.err(); err != nil {
-		return err
-	}
-	found, err := breached.contains(password)
-	if err != nil {
-		return &problem{
-			status:     http.StatusServiceUnavailable,
-			code:       codePasswordListUnavailable,
-			err:        err,
-			detail:     "New passwords cannot be checked now. Tell the operator.",
-			retryAfter: time.Minute,
-		}
-	}
-	v.check(!found, field, fieldBreached, "is known from a data breach: choose another")
-	return v.err()
 }

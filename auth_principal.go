@@ -364,7 +364,7 @@ func (a *accounts) getPrincipal(ctx context.Context, q querier, c credential) (*
 			s.rotated_at < now() - interval '5 minutes' AS is_stale,
 			'{}'::text[] AS permissions,
 			$3::timestamptz AS expires_at
-		FROM sessions s, users u, access_version a
+		FROM sessions s, users u, access_version a -- the last for versionColumns
 		WHERE s.id = $1
 			AND s.user_id = $2
 			AND u.id = $2

@@ -208,7 +208,7 @@ func rotateSession(
 				ELSE s.rotated_at
 			END,
 			idle_expires_at = least(now() + $4::interval, s.expires_at)
-		FROM users u, access_version a
+		FROM users u, access_version a -- both for versionColumns
 		WHERE ` + isLive + ` AND s.generation = $2
 		RETURNING
 			false AS is_within_grace,` + columns
@@ -217,7 +217,7 @@ func rotateSession(
 	const look = `
 		SELECT
 			` + wasLast + ` OR ` + wasInBurst + ` AS is_within_grace,` + columns + `
-		FROM sessions s, users u, access_version a
+		FROM sessions s, users u, access_version a -- the last for versionColumns
 		WHERE ` + isLive
 
 	// It returns the zero value, without an error, if no row was changed.
@@ -349,6 +349,7 @@ const (
 )
 
 // lifetimes returns how long the session of this login may be idle, and how long it lasts in all.
+// loginForm has set inBrowser for a login on a page.
 func (a *accounts) lifetimes(r *http.Request) (idle, longest time.Duration) {
 	if callerOf(r).inBrowser {
 		longest = min(a.core.cfg.sessionMax, browserMax)

@@ -385,5 +385,5 @@ func (a *accounts) throttledHash(ctx context.Context, counted attempt, work func
 // hashLoad returns how many password hashes are being computed, and how many requests hash a
 // password or wait to do so.
 func (a *accounts) hashLoad() (running, waiting int) {
-	return len(a.hasher.cores), a.hasher.queue.length("")
+	return len(a.hasher.running), a.hasher.queue.length("")
 }

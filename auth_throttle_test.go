@@ -404,13 +404,13 @@ func TestFaultIsNoFailure(t *testing.T) {
 	if _, err := ts.accounts.hasher.hash(ctx, testPassword); err != errBusy {
 		t.Errorf("the time runs out: %v", err)
 	}
-	ts.lengthenLine(queuePerCore * cap(ts.accounts.hasher.cores))
+	ts.lengthenLine(queuePerCore * cap(ts.accounts.hasher.running))
 	for range 20 {
 		for path, body := range map[string]any{loginPath: login, "/api/v1/auth/register": register} {
 			ts.client().refused(503, "busy", "POST", path, body, "X-Forwarded-For: 198.51.100.1")
 		}
 	}
-	ts.lengthenLine(-queuePerCore * cap(ts.accounts.hasher.cores))
+	ts.lengthenLine(-queuePerCore * cap(ts.accounts.hasher.running))
 	leave()
 	check(t, "counted attempts after the queue was full", ts.queryInt(all), 1)
 	ts.client().must(201, "POST", "/api/v1/auth/register", register)

@@ -68,7 +68,7 @@ func createUserCommand(ctx context.Context, o invocation) error {
 	err = checkPassword(&v,
 		"password", password,
 		o.cfg.passwordMin, breached,
-		n.username, n.email, n.displayName)
+		user{Username: n.username, Email: n.email, DisplayName: n.displayName})
 	if err != nil {
 		return err
 	}

@@ -374,7 +374,7 @@ func TestCompareClientLeaves(t *testing.T) {
 	waitFor(t, "the statement to wait", func() bool { return waitingQueries(ts) == 1 })
 	conn.Close()
 	waitFor(t, "the slots to be given back", func() bool {
-		return len(ts.limits.cores.total) == 0 && len(ts.limits.classes[stream].total) == 0 && len(ts.limits.pool.total) == 0
+		return len(ts.limits.computing.total) == 0 && len(ts.limits.classes[stream].total) == 0 && len(ts.limits.pool.total) == 0
 	})
 	waitFor(t, "the statement to end", func() bool { return waitingQueries(ts) == 0 })
 	release()
@@ -483,7 +483,7 @@ func TestCompareHoldsNothing(t *testing.T) {
 	answered := make(chan []string)
 	go func() { answered <- c.compared(here, there) }()
 	waitFor(t, "the opening to wait", func() bool { return ts.catalogue.fileCalls.length("new") > maxFileCalls })
-	if cores, pool, streams := len(ts.limits.cores.total), len(ts.limits.pool.total), len(ts.limits.classes[stream].total); cores+pool != 0 || streams != 1 {
+	if cores, pool, streams := len(ts.limits.computing.total), len(ts.limits.pool.total), len(ts.limits.classes[stream].total); cores+pool != 0 || streams != 1 {
 		t.Errorf("it holds %d slots to compute, %d of the pool, %d of streams", cores, pool, streams)
 	}
 	for _, release := range leave {

@@ -180,9 +180,9 @@ const (
 
 // limits hold the limiters of a service, so that nobody slows the others.
 type limits struct {
-	pool    *limiter           // slots of the pool: a quarter of its connections for one caller
-	cores   *limiter           // slots to compute: one for each caller, and in all one fewer than there are cores
-	classes map[class]*limiter // slots of the classes that have a limit of their own
+	pool      *limiter           // slots of the pool: a quarter of its connections for one caller
+	computing *limiter           // slots to compute: one for each caller, and in all one fewer than there are cores
+	classes   map[class]*limiter // slots of the classes that have a limit of their own
 
 	bodies  *byteLimiter // of requests, in memory
 	answers *byteLimiter // over largeAnswer bytes, in memory while they are sent
@@ -199,8 +199,8 @@ func newLimits(connections int) *limits {
 	computing := newLimiter(1, max(1, cores-1))
 
 	return &limits{
-		pool:  newLimiter(max(1, connections/4), unbounded),
-		cores: computing,
+		pool:      newLimiter(max(1, connections/4), unbounded),
+		computing: computing,
 		classes: map[class]*limiter{
 			slow:    searches,
 			bulk:    searches,
@@ -272,7 +272,7 @@ func (s *slots) acquireClass(ctx context.Context, needed class) (err error) {
 // acquireCore waits for a slot to compute, unless the request holds one.
 func (s *slots) acquireCore(ctx context.Context) (err error) {
 	if s.releaseCore == nil {
-		s.releaseCore, err = s.limits.cores.acquire(ctx, s.owner)
+		s.releaseCore, err = s.limits.computing.acquire(ctx, s.owner)
 	}
 	return err
 }

@@ -203,10 +203,10 @@ func TestFullQueue(t *testing.T) {
 func TestSlots(t *testing.T) {
 	t.Parallel()
 	l := newLimits(8)
-	check(t, "slots to compute", cap(l.cores.total), max(1, runtime.GOMAXPROCS(0)-1))
+	check(t, "slots to compute", cap(l.computing.total), max(1, runtime.GOMAXPROCS(0)-1))
 
 	held := func(caller string) [3]int {
-		return [3]int{l.pool.length(caller), l.classes[slow].length(caller), l.cores.length(caller)}
+		return [3]int{l.pool.length(caller), l.classes[slow].length(caller), l.computing.length(caller)}
 	}
 
 	acquire := func(s *slots, class class, want [3]int) {
@@ -476,7 +476,7 @@ func TestAnswerHoldsNoSlot(t *testing.T) {
 	l := newLimits(8)
 	s := newSlots(l, "a")
 	client := headerWatcher{httptest.NewRecorder(), func() {
-		cores := l.cores.length("a")
+		cores := l.computing.length("a")
 		pool := l.pool.length("a")
 		searches := l.classes[slow].length("a")
 		if cores+pool+searches > 0 {

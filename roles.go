@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -265,23 +267,23 @@ func storeRole(ctx context.Context, tx pgx.Tx, id int64, c roleChange) (role, er
 			UPDATE roles
 			SET name = coalesce($2, name),
 				description = coalesce($3, description),
-				requires_second_factor = coalesce($5, requires_second_factor)
+				requires_second_factor = coalesce($4, requires_second_factor)
 			WHERE id = $1
 		), taken AS (
 			DELETE FROM role_permissions
 			WHERE role_id = $1
-				AND permission <> ALL ($4) -- none if $4 is null
+				AND permission <> ALL ($5) -- none if $5 is null
 		)
 		INSERT INTO role_permissions (role_id, permission)
-		SELECT $1, unnest($4::text[])
+		SELECT $1, unnest($5::text[])
 		ON CONFLICT DO NOTHING`
 
-	args := []any{id, c.Name, c.Description, c.Permissions, c.RequiresSecondFactor}
+	args := []any{id, c.Name, c.Description, c.RequiresSecondFactor, c.Permissions}
 	_, err := execute(ctx, tx, "change role", query, args...)
 	if err != nil {
 		return role{}, takenError(err)
 	}
-	return getRole(ctx, tx, `r.id = $1`, id, nil)
+	return getRole(ctx, tx, `r.id = $1`, id, nil) // nil: the role exists
 }
 
 // reassignRole gives the holders of a role another one, which it returns.
@@ -322,4 +324,207 @@ func reassignRole(ctx context.Context, tx pgx.Tx, by actor, old role, name strin
 
 	_, err = execute(ctx, tx, "reassign role", move, old.ID, next.ID)
 	return next, err
+}
+
+// maxDeclared is how many permissions may be declared: answers to a proxy may list them all.
+const maxDeclared = 100
+
+// maxPermissionName is the length of the longest name of a permission.
+const maxPermissionName = 63
+
+// permissionName matches the names of permissions, of any length.
+var permissionName = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]*(\.[a-z0-9_-]+)+$`)
+
+// checkDeclaration returns a 422 if the name or the meaning of a declared permission is invalid.
+func checkDeclaration(name, meaning string) error {
+	var v invalid
+	prefix, _, _ := strings.Cut(name, ".")
+	hasPrefix := func(builtIn string) bool { return strings.HasPrefix(builtIn, prefix+".") }
+	isReserved := prefix == "cairn" || slices.ContainsFunc(builtInNames(), hasPrefix)
+	isName := permissionName.MatchString(name) && len(name) <= maxPermissionName
+
+	v.check(isName, "name", fieldMalformed,
+		"must be like wiki.edit: lower-case letters, digits, dashes and underscores around a dot, at most 63")
+	v.check(!isReserved, "name", fieldReserved, "begins like a built-in permission: choose another prefix")
+	v.check(isLine(meaning, 1, 200), "meaning", fieldMalformed,
+		"must say in one line of 1 to 200 characters what the permission allows")
+	return v.err()
+}
+
+// permissionRequest is the body of POST /api/v1/permissions.
+type permissionRequest struct {
+	Name    string `json:"name"`
+	Meaning string `json:"meaning"`
+}
+
+// dropGrants begins a statement that takes the permission $1 from all roles and API tokens.
+const dropGrants = `
+		WITH ungranted AS (
+			DELETE FROM role_permissions
+			WHERE permission = $1
+		), cut AS (
+			UPDATE api_tokens
+			SET permissions = array_remove(permissions, $1)
+			WHERE $1 = ANY (permissions)
+		)`
+
+// declarePermission answers POST /api/v1/permissions.
+func (a *accounts) declarePermission(w http.ResponseWriter, r *http.Request, in permissionRequest) error {
+	const insert = dropGrants + ` -- grants that were added by hand must not become valid
+		INSERT INTO declared_permissions (name, meaning) VALUES ($1, $2)`
+
+	if err := checkDeclaration(in.Name, in.Meaning); err != nil {
+		return err
+	}
+
+	created := permissionView{in.Name, in.Meaning, true}
+	err := a.administer(r, roleManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
+		known, err := knownPermissions(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if slices.Contains(known, in.Name) {
+			return conflict(codeNameTaken, "There is a permission of that name.")
+		}
+		if len(known) >= len(builtInNames())+maxDeclared {
+			return conflict(codeTooManyPermissions,
+				"A hundred permissions are declared. Remove one that nobody needs.")
+		}
+
+		if _, err := execute(ctx, tx, "declare permission", insert, in.Name, in.Meaning); err != nil {
+			return err
+		}
+		return audit(ctx, tx, by, "permission.create", "permission:"+in.Name, nil, created)
+	})
+
+	return writeCreated(w, created, "", err)
+}
+
+// heldPermission is a declared permission, with the roles and the number of unexpired API tokens
+// that name it.
+type heldPermission struct {
+	Name       string   `json:"name"`
+	Meaning    string   `json:"meaning"`
+	Roles      []string `json:"roles"`
+	APITokens  int64    `json:"api_tokens"`
+	IsRequired bool     `json:"-"` // by a dataset
+}
+
+// actOnPermission runs do on the declared permission of the path, under lockAccess. It checks the
+// subset rule first:
+//
+//   - The caller must hold every permission of the roles that have this one.
+//   - If an API token names it, the caller must hold the permission itself. So it is if a dataset
+//     requires it, which only holders of the permission may see then. The 403 does not tell which
+//     of the two it is.
+func (a *accounts) actOnPermission(
+	r *http.Request,
+	do func(context.Context, pgx.Tx, actor, heldPermission) error,
+) error {
+	const query = `
+		SELECT
+			d.name,
+			d.meaning,
+			ARRAY(
+				SELECT r.name
+				FROM roles r
+				JOIN role_permissions rp ON rp.role_id = r.id
+				WHERE rp.permission = d.name
+				ORDER BY r.name
+			) AS roles,
+			(
+				SELECT count(*)
+				FROM api_tokens t
+				WHERE d.name = ANY (t.permissions)
+					AND t.expires_at > now()
+			) AS api_tokens,
+			EXISTS (SELECT FROM datasets WHERE requires = d.name) AS is_required
+		FROM declared_permissions d
+		WHERE d.name = $1`
+
+	name := r.PathValue("name")
+	if slices.Contains(builtInNames(), name) {
+		return conflict(codePermissionBuiltIn,
+			"This permission is part of Cairn. Only declared ones can be changed or removed.")
+	}
+	missing := notFound("permission", name)
+	if !permissionName.MatchString(name) {
+		return missing
+	}
+
+	return a.administer(r, roleManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
+		p, err := collectOne[heldPermission](ctx, tx, missing, "get permission", query, name)
+		if err != nil {
+			return err
+		}
+
+		if err := by.coversRoles(ctx, tx, p.Roles); err != nil {
+			return err
+		}
+		if p.APITokens > 0 || p.IsRequired {
+			if err := by.covers([]string{p.Name}); err != nil {
+				return err
+			}
+		}
+
+		return do(ctx, tx, by, p)
+	})
+}
+
+// meaningRequest is the body of PATCH /api/v1/permissions/{name}.
+type meaningRequest struct {
+	Meaning string `json:"meaning"`
+}
+
+// updatePermission answers PATCH /api/v1/permissions/{name}: it changes the meaning.
+func (a *accounts) updatePermission(w http.ResponseWriter, r *http.Request, in meaningRequest) error {
+	const update = `UPDATE declared_permissions SET meaning = $2 WHERE name = $1`
+	var after permissionView
+	err := a.actOnPermission(r, func(ctx context.Context, tx pgx.Tx, by actor, p heldPermission) error {
+		if err := checkDeclaration(p.Name, in.Meaning); err != nil {
+			return err
+		}
+
+		after = permissionView{p.Name, in.Meaning, true}
+		if in.Meaning == p.Meaning {
+			return nil
+		}
+
+		if _, err := execute(ctx, tx, "change permission", update, p.Name, in.Meaning); err != nil {
+			return err
+		}
+		return audit(ctx, tx, by, "permission.update", "permission:"+p.Name, p, after)
+	})
+	return writeEntity(w, after, "", err)
+}
+
+// removePermission answers DELETE /api/v1/permissions/{name}. With ?force it takes the permission
+// from the roles and API tokens that hold it; without, such a permission is a 409. One that a
+// dataset requires is a 409 in any case, so that no dataset becomes visible.
+func (a *accounts) removePermission(w http.ResponseWriter, r *http.Request) error {
+	const remove = dropGrants + ` DELETE FROM declared_permissions WHERE name = $1`
+	query := r.URL.Query()
+	force := query.Get("force")
+	if !slices.Contains([]string{"", "true", "false"}, force) {
+		return invalid{{"force", fieldMalformed, "must be empty, true or false"}}.err()
+	}
+	isForced := query.Has("force") && force != "false"
+
+	return writeDone(w, a.actOnPermission(r, func(ctx context.Context, tx pgx.Tx, by actor, p heldPermission) error {
+		if p.IsRequired {
+			return conflict(codePermissionRequiredByDataset,
+				"Datasets require this permission. Change what they require first.")
+		}
+
+		isHeld := len(p.Roles) > 0 || p.APITokens > 0
+		if isHeld && !isForced {
+			return conflict(codePermissionInUse,
+				"Roles or API tokens hold this permission. ?force takes it from them.")
+		}
+
+		if _, err := execute(ctx, tx, "remove permission", remove, p.Name); err != nil {
+			return err
+		}
+		return audit(ctx, tx, by, "permission.delete", "permission:"+p.Name, p, nil)
+	}))
 }

@@ -66,7 +66,7 @@ type userAction func(ctx context.Context, tx pgx.Tx, by actor, target user) erro
 
 // actOnUser runs do on the user of the path, under lockAccess. It checks the target first: the
 // caller must hold every permission of this user's roles, and If-Match, if given, must name the
-// user's entity tag.
+// user's entity tag, which does not depend on the last login.
 func (a *accounts) actOnUser(r *http.Request, do userAction) error {
 	return a.administer(r, userManage, func(ctx context.Context, tx pgx.Tx, by actor) error {
 		target, err := getUser(ctx, tx, pathUUID(r, "id"))
@@ -217,13 +217,13 @@ func (a *accounts) replaceUserRoles(w http.ResponseWriter, r *http.Request, in r
 	})
 }
 
-// roleRequest is the body of POST /api/v1/users/{id}/roles.
-type roleRequest struct {
+// addRoleRequest is the body of POST /api/v1/users/{id}/roles.
+type addRoleRequest struct {
 	Role string `json:"role"`
 }
 
 // addUserRole answers POST /api/v1/users/{id}/roles, which gives the user one more role.
-func (a *accounts) addUserRole(w http.ResponseWriter, r *http.Request, in roleRequest) error {
+func (a *accounts) addUserRole(w http.ResponseWriter, r *http.Request, in addRoleRequest) error {
 	name, ok := normalizeUsername(in.Role) // roles are named as users are
 	if !ok {
 		return invalid{{"role", fieldMalformed, usernameRule}}.err()
