@@ -19,7 +19,7 @@ import (
 // factor. A refusal is errWrongCredentials, errOTPRequired or errLoginCodeWrong. An unknown user
 // and a wrong password take the same steps.
 //
-// On pages, the code comes in a second step. The second step shows a proof that the password was
+// On pages, the code comes in a second step. The second step has a proof that the password was
 // right (see passwordProof) instead of the password. If the proof is not valid, the error is
 // errSignInAgain, and nothing is counted.
 func (a *accounts) checkCredentials(

@@ -186,7 +186,7 @@ func bearerToken(r *http.Request) (token string, isPresent bool) {
 // searchPath is the route of STAC API that reads with POST.
 const searchPath = "/api/v1/stac/search"
 
-// takesBasic reports whether the request may have an API token as HTTP Basic. Only requests that
+// takesBasic reports whether the request may send an API token as HTTP Basic. Only requests that
 // read may: browsers send Basic by themselves, also from other sites' pages. A proxy asks
 // verifyPath with GET about requests of every method, so Basic is not taken there.
 func takesBasic(r *http.Request) bool {

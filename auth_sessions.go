@@ -167,14 +167,14 @@ type rotatedSession struct {
 //	9       3 to 4   0            1, 2 and 3 until 10      3 until 19
 //	12      4 to 5   9            3 and 4 until 19         4 until 22
 //
-// The first burst begins with the first refresh after the login. Each burst ends a grace period
-// after it began, here at second 10. The next refresh, here at second 12, starts a new burst. This
-// one counts from the refresh before, here that of second 9, and takes it in. So generation 3,
-// which was replaced then, is still accepted.
+// A burst ends a grace period after it began. The first burst begins with the first refresh after
+// the login, and so ends at second 10. The next refresh, at second 12, starts a new burst. The
+// refresh before it, at second 9, belongs to the new burst too, and is its beginning. So generation
+// 3, which was replaced at second 9, is still accepted until second 19.
 //
-// Any other replaced generation is shown by a thief, or by the owner after a thief (RFC 9700,
-// section 4.14.2). A generation that is too high is shown after the database was restored. In both
-// cases the session ends, which is audited, and the error is a 401.
+// Any other replaced generation comes from a thief, or from the owner after a thief has used the
+// token (RFC 9700, section 4.14.2). A generation that is too high was given before the database was
+// restored. In both cases the session ends, which is audited, and the error is a 401.
 func rotateSession(
 	ctx context.Context,
 	db *pgxpool.Pool,
@@ -286,7 +286,7 @@ func endOneSession(ctx context.Context, tx pgx.Tx, by actor, id, userID string) 
 
 // endSessionsWhere ends the live sessions s that fulfil a condition, and returns how many. The
 // condition is SQL with these named parameters. Each session gets an audit row with this action.
-// The actor of a logout is the owner of the session, whose cookie or token was shown.
+// The actor of a logout is the owner of the session, because the request has its cookie or token.
 //
 // Sessions are locked in the order of their ids. So two changes that end sessions of one user wait
 // for each other, and do not deadlock.

@@ -414,9 +414,8 @@ type heldPermission struct {
 // subset rule first:
 //
 //   - The caller must hold every permission of the roles that have this one.
-//   - If an API token names it, the caller must hold the permission itself. So it is if a dataset
-//     requires it, which only holders of the permission may see then. The 403 does not tell which
-//     of the two it is.
+//   - If an API token names this permission, or a dataset requires it of its readers, the caller
+//     must hold the permission itself. The 403 does not tell which of the two is so.
 func (a *accounts) actOnPermission(
 	r *http.Request,
 	do func(context.Context, pgx.Tx, actor, heldPermission) error,

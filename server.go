@@ -375,7 +375,7 @@ func (s *server) call(rt route, w *responseWriter, r *http.Request) (err error) 
 		err = s.console.keepForm(rt, w, r, err)
 	}
 
-	// It returns err as it is.
+	// auditRefusal returns err as it is.
 	return s.accounts.auditRefusal(rt, r, err)
 }
 
