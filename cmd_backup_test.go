@@ -320,7 +320,7 @@ func (x *backedUp) restore(t *testing.T, env []string) *testServer {
 	return restored
 }
 
-// TestUpgrade: the schema of each version is migrated to the newest, and keeps its rows.
+// TestUpgrade: the schema of each version is migrated to the newest, and keeps its rows. A backup of each can be restored.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -350,12 +350,19 @@ func TestUpgrade(t *testing.T) {
 			t.Fatal(err)
 		}
 		pool.Reset()
+		file := filepath.Join(t.TempDir(), "old.backup")
+		if err := runProgram(databaseProgram(ctx, pool, "pg_dump", "--format=custom", "--no-owner", "--file="+file)); err != nil {
+			t.Fatal(err)
+		}
 		ts := startServer(t, nil, "CAIRN_DATABASE_URL="+url)
 		if n := ts.queryInt(`SELECT count(*) FROM users WHERE username = 'early'`); n != 1 {
 			t.Errorf("from %d: the user is lost", from+1)
 		}
 		ts.signIn("late", "all").must(200, "GET", "/api/v1/users?q=early", nil)
 		ts.stop()
+		if said, code := status(ts.env, "", "restore", file); code != 0 {
+			t.Errorf("a backup from %d is not restored: %s", from+1, said)
+		}
 	}
 }
 
