@@ -184,7 +184,7 @@ func TestRefusedRows(t *testing.T) {
 	if a := c.analyze(dataset, nil); a.text("failure_code") != failureInternal || counts(a)[1] != 2 || len(c.files(dataset)) != 2 {
 		t.Errorf("%s", a.body)
 	}
-	if n := strings.Count(ts.log.String(), "store rows"); n != maxFailures {
+	if n := strings.Count(ts.log.String(), `constraint \"refused`); n != maxFailures {
 		t.Errorf("%d attempts", n)
 	}
 	ts.exec(`ALTER TABLE elevation_dataset_file_meta DROP CONSTRAINT refused`)
