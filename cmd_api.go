@@ -27,8 +27,8 @@ const (
 // fields that no option gives. Routes that read or delete take them as query parameters.
 //
 // The command prints a line for the answer or, if that is a list, for each item: see printItem. If
-// the answer is empty, it is what the command has named. A list with the field newest is its first
-// page.
+// the answer is empty, it is what the command has named. With newest in the
+// query of the route, only the first page of a list is printed.
 func calls(route, fields, line string) action {
 	route, defaults, _ := strings.Cut(route, "?")
 	method, _, _ := strings.Cut(route, " ")

@@ -96,10 +96,14 @@ func setDatasetCommand(ctx context.Context, o invocation, d dataset) error {
 		about = crs
 		tags = []string{tagOf(d)}
 	}
+
+	body := formBody(o.options, "name* description* requires* notify*")
 	if about != nil {
-		o.options.Set("about", string(about))
+		if err := json.Unmarshal(about, new(any)); err != nil {
+			return fmt.Errorf("--about: %w", err)
+		}
+		body["about"] = about
 	}
-	body := formBody(o.options, "name* description* requires* notify* about{}")
 	d, err = o.changeDataset(ctx, "PATCH /api/v1/datasets/{id}", d.ID, tags, body)
 	err = o.print(err, d, "changed dataset %d, %s", d.ID, d.Name)
 	if err != nil || crs == nil || o.options.Has("json") {
@@ -386,8 +390,8 @@ func expectCommand(ctx context.Context, o invocation, d dataset) error {
 		if err != nil {
 			return err
 		}
-		if !json.Valid(content) {
-			return fmt.Errorf("%s is no GeoJSON", name)
+		if err := json.Unmarshal(content, new(any)); err != nil {
+			return fmt.Errorf("%s is no GeoJSON: %w", name, err)
 		}
 		o.options.Set("boundary", string(content))
 	}
@@ -413,7 +417,11 @@ func removeDatasetCommand(ctx context.Context, o invocation, d dataset) error {
 		return err
 	}
 
-	return calls("DELETE /datasets/{id}", "", "removed dataset $id, $name")(ctx, o)
+	// Another dataset may have got the name while the question waited.
+	s, r := o.newCall(ctx)
+	r.SetPathValue("id", fmt.Sprint(d.ID))
+	_, err = s.callAPI(r, "DELETE /api/v1/datasets/{id}", "", nil)
+	return o.print(err, d, "removed dataset %d, %s", d.ID, d.Name)
 }
 
 // reportCommand is "cairn report DATASET". It returns errFindings if the report has findings, if no

@@ -98,3 +98,19 @@ func TestAboutForm(t *testing.T) {
 	}
 	check(t, "the body", strings.TrimSpace(string(got)), `{"about":{"keywords":["lidar","alps"],"providers":[],"title":"Terrain model","vertical_rmse_m":0.15}}`)
 }
+
+// TestSetWithoutJSON: a description that is no JSON is refused with the reason, and changes nothing. So is an empty file.
+func TestSetWithoutJSON(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	os.Mkdir(filepath.Join(ts.datasets, "alps"), 0o755)
+	ts.signIn("root", "all").addDataset("alps")
+	for content, want := range map[string]string{`{"title": "x",}`: "--about: invalid character '}'", "": "--about: unexpected end of JSON input"} {
+		file := filepath.Join(t.TempDir(), "about.json")
+		os.WriteFile(file, []byte(content), 0o600)
+		_, err := ts.command("dataset", "set", "alps", "--about", file)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %s", content, err, want)
+		}
+	}
+}

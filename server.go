@@ -391,8 +391,9 @@ func (w *buffered) Header() http.Header { return w.header }
 // WriteHeader implements http.ResponseWriter. The status is not needed: handlers return errors.
 func (w *buffered) WriteHeader(int) {}
 
-// callAPI calls the handler of an API route on behalf of the page that r asks for, and returns the
-// answer. It checks the route's own permission. Path values are those of r.
+// callAPI calls the handler of an API route for a page or, as the operator, for a command, and
+// returns the answer. For a page it checks the route's own permission. r has the path values of the
+// route.
 func (s *server) callAPI(r *http.Request, route, query string, body map[string]any) ([]byte, error) {
 	rt, isRoute := s.table[route]
 	if !isRoute {
