@@ -31,10 +31,18 @@ type app struct {
 	text   string // the secret in base32
 }
 
-// testClock is a clock that a test sets forward.
-type testClock struct{ ahead atomic.Int64 } // nanoseconds
+// testClock is a clock that a test sets forward. It starts at the beginning of a time step, so that a test that takes a
+// few seconds sees no other step than those it asks for.
+type testClock struct {
+	start sync.Once
+	ahead atomic.Int64 // nanoseconds
+}
 
-func (c *testClock) now() time.Time { return time.Now().Add(time.Duration(c.ahead.Load())) }
+func (c *testClock) now() time.Time {
+	const step = int64(30 * time.Second)
+	c.start.Do(func() { c.ahead.Add(step - time.Now().UnixNano()%step) })
+	return time.Now().Add(time.Duration(c.ahead.Load()))
+}
 
 // step goes on by a time step.
 func (c *testClock) step() { c.ahead.Add(int64(30 * time.Second)) }
