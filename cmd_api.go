@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -150,7 +151,7 @@ func (o invocation) setToken(r *http.Request, u user) error {
 
 // printItem prints an object of the API as JSON with --json, else as a line of text. In the line,
 // $roles is the field roles of the object, and ${created_at:.10} the first ten characters of
-// created_at. $0 is what the command names first, and $1 what it names next.
+// created_at. $0 is what the command names first, and $1 what it names next. What is null is "-".
 func (o invocation) printItem(item json.RawMessage, line string) error {
 	object := map[string]any{}
 	decoder := json.NewDecoder(bytes.NewReader(item))
@@ -162,7 +163,7 @@ func (o invocation) printItem(item json.RawMessage, line string) error {
 
 	text := os.Expand(line, func(name string) string {
 		name, precision, _ := strings.Cut(name, ":")
-		value := fmt.Sprint(object[name])
+		value := fmt.Sprint(cmp.Or(object[name], any("-")))
 		if list, ok := object[name].([]any); ok {
 			value = strings.Trim(strings.ReplaceAll(fmt.Sprint(list), " ", ","), "[]")
 		}

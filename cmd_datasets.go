@@ -513,3 +513,16 @@ func vrtCommand(ctx context.Context, o invocation, d dataset) error {
 	err = g.write(rows, 0, source, each)
 	return errors.Join(err, out.Flush())
 }
+
+// elevationCommand is "cairn elevation LON LAT".
+func elevationCommand(ctx context.Context, o invocation) error {
+	points := ""
+	for point := range slices.Chunk(o.names, 2) {
+		points += ",[" + strings.Join(point, ",") + "]"
+	}
+	o.names = nil
+	o.options.Set("points", "["+points[1:]+"]")
+
+	const line = "$height\t$path\t$dataset\t${resolution_m:.6}\t$vertical_crs\t$reason"
+	return calls("POST /elevation", "points{} interpolation", line)(ctx, o)
+}

@@ -117,6 +117,7 @@ func commands() []command {
 		{"report", needDatabase, withDataset(reportCommand)},
 		{"compare", needDatabase, withDataset(compareCommand)},
 		{"vrt", needDatabase, withDataset(vrtCommand)},
+		{"elevation", needDatabase, elevationCommand},
 
 		{"backup", needDatabase, backupCommand},
 		{"restore", needOwner, restoreCommand},

@@ -123,6 +123,7 @@ func usageSteps() []struct {
 		{"dataset expect tiles --boundary $root/none", "", 1, `no such file`},
 		{"dataset expect tiles --boundary=", "", 0, `CRS: EPSG:4326`},
 		{"vrt tiles --crs EPSG:4326 --resolution 0.25", "", 0, `<VRTDataset`},
+		{"elevation 170 -80 171 -80 --interpolation nearest --json", "", 0, `"reason":"no file covers the point"`},
 		{"dataset remove 2", "", 0, `removed dataset 2, broken`},
 		{"backup $root/../backup", "", 0, `The database is in`},
 		{"routes --json", "", 0, `"path":"/health"`},

@@ -14,13 +14,15 @@ import (
 
 // elevation is the height at a point, from the finest file that has one there.
 type elevation struct {
-	Point       [2]float64 `json:"point"`  // longitude and latitude in degrees, WGS 84
-	Height      *float64   `json:"height"` // in the unit of the file; null: see Reason
-	Reason      *string    `json:"reason"` // why there is no height
-	Unit        *string    `json:"unit"`   // as the file states it; null: it states none
+	Point       [2]float64 `json:"point"`      // longitude and latitude in degrees, WGS 84
+	DistanceM   *float64   `json:"distance_m"` // along the line; null: the request has no line
+	Height      *float64   `json:"height"`     // in the unit of the file; null: see Reason
+	Reason      *string    `json:"reason"`     // why there is no height
+	Unit        *string    `json:"unit"`       // as the file states it; null: it states none
 	VerticalCRS *string    `json:"vertical_crs"`
 	ResolutionM *float64   `json:"resolution_m"`
 	DatasetID   *int64     `json:"dataset_id"` // of the file; null: no file covers the point
+	Dataset     *string    `json:"dataset"`    // its name
 	FileID      *int64     `json:"file_id"`
 	Path        *string    `json:"path"`
 }
@@ -31,32 +33,53 @@ const (
 	maxHeightFiles  = 5 // that are looked at for a point
 )
 
-// elevationRequest is the body of POST /api/v1/elevation.
+// elevationRequest is the body of POST /api/v1/elevation: points or a line, in degrees.
 type elevationRequest struct {
-	Points        [][2]float64 `json:"points"`
-	Dataset       *int64       `json:"dataset"` // nil: all that the caller may see
-	Interpolation string       `json:"interpolation"`
+	Points        [][]float64 `json:"points"`
+	Line          *lineString `json:"line"`
+	Samples       *int64      `json:"samples"` // of the line; nil: 100
+	Dataset       *int64      `json:"dataset"` // nil: all that the caller may see
+	Interpolation string      `json:"interpolation"`
 }
 
-// getElevation answers GET /api/v1/elevation?point=lon,lat with the height there.
+// getElevation answers GET /api/v1/elevation?point=lon,lat with the height there, and
+// ?line=lon,lat,lon,lat with the heights along a line.
 func (c *catalogue) getElevation(w http.ResponseWriter, r *http.Request) error {
 	query := r.URL.Query()
+	in := elevationRequest{Interpolation: query.Get("interpolation")}
+
+	numbers := map[string]**int64{
+		"dataset": &in.Dataset,
+		"samples": &in.Samples,
+	}
+	for name, into := range numbers {
+		text := query.Get(name)
+		if text == "" {
+			continue
+		}
+
+		number, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return invalid{{name, fieldMalformed, "must be a whole number"}}.err()
+		}
+		*into = &number
+	}
+
+	if query.Has("line") {
+		if query.Has("point") {
+			return malformed(codeExclusive, "line cannot be used together with point.")
+		}
+
+		corners := slices.Chunk(readNumbers(query.Get("line")), 2)
+		in.Line = &lineString{"LineString", slices.Collect(corners)}
+		return c.postElevation(w, r, in)
+	}
+
 	f, err := readFileFilter(url.Values{"point": {query.Get("point")}})
 	if err != nil {
 		return err
 	}
-
-	in := elevationRequest{
-		Points:        [][2]float64{{f.box.West, f.box.South}},
-		Interpolation: query.Get("interpolation"),
-	}
-	if text := query.Get("dataset"); text != "" {
-		id, err := strconv.ParseInt(text, 10, 64)
-		if err != nil {
-			return invalid{{"dataset", fieldMalformed, "must be the id of a dataset"}}.err()
-		}
-		in.Dataset = &id
-	}
+	in.Points = [][]float64{{f.box.West, f.box.South}}
 
 	found, err := c.elevations(r, in)
 	if err != nil {
@@ -66,24 +89,56 @@ func (c *catalogue) getElevation(w http.ResponseWriter, r *http.Request) error {
 }
 
 // postElevation answers POST /api/v1/elevation with the heights at up to maxHeightPoints points, in
-// their order.
+// their order, or along a line.
 func (c *catalogue) postElevation(w http.ResponseWriter, r *http.Request, in elevationRequest) error {
-	var v invalid
-	isInRange := len(in.Points) > 0 && len(in.Points) <= maxHeightPoints
-	v.check(isInRange, "points", fieldOutOfRange, fmt.Sprintf("must be 1 to %d points", maxHeightPoints))
-	for _, point := range in.Points {
-		isOnEarth := math.Abs(point[0]) <= 180 && math.Abs(point[1]) <= 90
-		v.check(isOnEarth, "points", fieldOutOfRange, "must be longitudes and latitudes in degrees")
-	}
-	if err := v.err(); err != nil {
-		return err
-	}
-
 	found, err := c.elevations(r, in)
 	if err != nil {
 		return err
 	}
 	return writeJSON(w, http.StatusOK, object{"items": found, "next_cursor": nil})
+}
+
+// places returns the points of a request, or those along its line. They have no heights yet.
+func (in elevationRequest) places() (places []elevation, err error) {
+	field := "points"
+	positions := in.Points
+	least := 1
+	mostNumbers := 2
+	samples := *cmp.Or(in.Samples, new(int64(100)))
+
+	var v invalid
+	if in.Line != nil {
+		field = "line"
+		positions = in.Line.Coordinates
+		least = 2
+		mostNumbers = 3 // the third is an altitude (RFC 7946, section 3.1.1)
+
+		isLine := in.Line.Type == "LineString" && in.Points == nil
+		v.check(isLine, field, fieldMalformed, "must be a GeoJSON LineString, without points beside it")
+		v.check(samples >= 2 && samples <= maxHeightPoints, "samples", fieldOutOfRange, "must be 2 to 1000")
+	}
+
+	isNowhere := func(at []float64) bool {
+		isPosition := len(at) >= 2 && len(at) <= mostNumbers
+		return !isPosition || math.Abs(at[0]) > 180 || math.Abs(at[1]) > 90
+	}
+	isInRange := len(positions) >= least && len(positions) <= maxHeightPoints
+	v.check(
+		isInRange && !slices.ContainsFunc(positions, isNowhere),
+		field, fieldOutOfRange,
+		fmt.Sprintf("must be %d to %d longitudes and latitudes in degrees", least, maxHeightPoints),
+	)
+	if err := v.err(); err != nil {
+		return nil, err
+	}
+
+	if in.Line != nil {
+		return in.Line.along(int(samples)), nil
+	}
+	for _, at := range positions {
+		places = append(places, elevation{Point: [2]float64(at)})
+	}
+	return places, nil
 }
 
 // elevations returns the heights at the points, from the finest file that has one there. Without
@@ -100,6 +155,11 @@ func (c *catalogue) elevations(r *http.Request, in elevationRequest) (found []el
 		return nil, invalid{{"interpolation", fieldUnknown, "must be nearest, bilinear or cubic"}}.err()
 	}
 
+	found, err = in.places()
+	if err != nil {
+		return nil, err
+	}
+
 	status := fileStatusOK
 	f := fileFilter{status: &status, isPoint: true, sort: sortFinest}
 	if in.Dataset != nil {
@@ -110,9 +170,10 @@ func (c *catalogue) elevations(r *http.Request, in elevationRequest) (found []el
 	}
 
 	// Find the files of each point, the finest first.
-	files := make([][]datasetFile, len(in.Points))
-	for i, point := range in.Points {
-		found = append(found, elevation{Point: point, Reason: new("no file covers the point")})
+	files := make([][]datasetFile, len(found))
+	for i := range found {
+		found[i].Reason = new("no file covers the point")
+		point := found[i].Point
 		f.box = &mapBox{
 			West:  point[0],
 			South: point[1],
@@ -233,6 +294,7 @@ func (c *catalogue) addHeights(
 		p.at.VerticalCRS = file.VerticalCRS
 		p.at.ResolutionM = file.ResolutionM
 		p.at.DatasetID = &file.DatasetID
+		p.at.Dataset = &file.Dataset
 		p.at.FileID = &file.ID
 		p.at.Path = &file.Path
 	}

@@ -224,6 +224,11 @@ func (m *matrix) target(rt route) (path string, body any) {
 		path = strings.NewReplacer("{analysis}", analysis, "{file}", fmt.Sprint(file), "{path...}", "a.txt").Replace(path)
 	case strings.HasSuffix(path, "/elevation") && rt.method == "GET":
 		path += "?point=7,46"
+	case strings.HasSuffix(path, "/{dataset}"):
+		path = strings.Replace(path, "{dataset}", dataset[strings.LastIndex(dataset, "/")+1:], 1)
+		if rt.method == "GET" {
+			path += "?locations=46,7"
+		}
 	case strings.HasSuffix(path, "/compare"):
 		other := manager.must(201, "POST", "/api/v1/datasets", map[string]string{"name": "more" + name, "path": "more" + name})
 		for _, location := range []string{dataset, other.header.Get("Location")} {
@@ -271,6 +276,7 @@ func (m *matrix) target(rt route) (path string, body any) {
 		"POST /api/v1/users/{id}/roles":                map[string]any{"role": "only-target" + name},
 		"POST /api/v1/stac/search":                     map[string]any{"limit": 1},
 		"POST /api/v1/elevation":                       map[string]any{"points": [][2]float64{{7, 46}}},
+		"POST /api/v1/elevation/v1/{dataset}":          map[string]string{"locations": "46,7"},
 	}[rt.method+" "+rt.path]
 }
 
