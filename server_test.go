@@ -608,9 +608,10 @@ func TestNotFoundNamesIt(t *testing.T) {
 		"PATCH /api/v1/system-messages/{id}":           map[string]any{"title": "text"},
 		"PATCH /api/v1/datasets/{id}":                  map[string]any{"name": "text"},
 		"POST /api/v1/datasets/{id}/accepted-findings": map[string]any{"code": "overlap", "note": "text"},
+		"POST /api/v1/elevation/v1/{dataset}":          map[string]any{"locations": "46,7"},
 	}
 	kinds := map[string]string{"users": "user", "roles": "role", "permissions": "permission", "system-messages": "announcement",
-		"inbox": "announcement", "datasets": "dataset", "collections": "dataset", "sessions": "session", "tokens": "token"}
+		"inbox": "announcement", "datasets": "dataset", "collections": "dataset", "v1": "dataset", "sessions": "session", "tokens": "token"}
 	for _, rt := range apiRoutes(ts.server) {
 		segment, rest, hasID := strings.Cut(strings.TrimPrefix(rt.path, "/api/v1/"), "/{")
 		if !hasID {
