@@ -363,8 +363,8 @@ func (a *analyzer) digestFile(ctx context.Context, t task, r *detachedReader, f 
 
 // storeContent stores what was found of a content. A list keeps its fault when its digest is
 // stored, and a file keeps it when its heights are. The count of deaths restarts once a whole list,
-// a digest or heights are stored, because no owner reads that content again. A part of it, or a
-// fault, does not restart the count.
+// a digest or heights are stored, because no owner reads that content again. A part of it does not
+// restart the count, nor do heights that are to be tried again.
 func (a *analyzer) storeContent(ctx context.Context, t task, f contentFile, found contentFound) error {
 	const count = `
 		UPDATE analyses
@@ -391,7 +391,7 @@ func (a *analyzer) storeContent(ctx context.Context, t task, f contentFile, foun
 			t.AnalysisID,
 			t.Token,
 			found.bytes,
-			found.isList || found.md5 != nil || found.heights != nil)
+			found.isList || found.md5 != nil || (found.heights != nil && !found.heights.Again))
 		if err != nil {
 			return err
 		}

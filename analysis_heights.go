@@ -49,12 +49,15 @@ func (h *fileHeights) addTo(cells object) {
 // stac returns the statistics as the extension Raster of STAC has them, which has no numbers that
 // are not finite.
 func (s *heightStatistics) stac() object {
-	statistics := object{"valid_percent": 100 * float64(s.Samples-s.Voids) / float64(s.Samples)}
+	statistics := object{}
+	valid := 100 * float64(s.Samples-s.Voids) / float64(s.Samples) // NaN if no block decodes
+
 	for name, v := range map[string]height{
-		"minimum": s.Min,
-		"maximum": s.Max,
-		"mean":    s.Mean,
-		"stddev":  s.Deviation,
+		"valid_percent": height(valid),
+		"minimum":       s.Min,
+		"maximum":       s.Max,
+		"mean":          s.Mean,
+		"stddev":        s.Deviation,
 	} {
 		if isFinite(float64(v)) {
 			statistics[name] = v

@@ -133,8 +133,22 @@ func TestAnalysisHeights(t *testing.T) {
 	check(t, "mean after a change", c.heightsOf(dataset, "good.tif").json["heights"].(map[string]any)["mean"], any(7.0))
 	d.write("good.tif.aux.xml", "<PAMDataset><PAMRasterBand band=\"1\"><NoDataValue>7</NoDataValue></PAMRasterBand></PAMDataset>")
 	c.analyze(dataset, withHeights)
+	check(t, "read after a sidecar came", read.take(), "good.tif")
 	c.analyze(dataset, map[string]bool{"force": true, "heights": true})
 	check(t, "read with force", read.take(), "damaged.tif good.tif packed.tif")
+	d.write("good.tif.aux.xml", "<PAMDataset> <PAMRasterBand band=\"1\"><NoDataValue>7</NoDataValue></PAMRasterBand></PAMDataset>")
+	c.analyze(dataset, withHeights)
+	check(t, "read after a change of a sidecar that leaves the row as it is", read.take(), "good.tif")
+
+	// A file of which nothing can be read has no share of heights.
+	rotten := damaged
+	rotten.block = func(_ int, b []byte) []byte { return b[:1] }
+	d.write("rotten.tif", string(rotten.build()))
+	c.analyze(dataset, withHeights)
+	samples := c.heightsOf(dataset, "rotten.tif").json["heights"].(map[string]any)["samples"]
+	check(t, "samples of rotten.tif", samples, any(0.0))
+	items := string(c.must(200, "GET", fmt.Sprintf("%s/collections/%s/items", stacPath, filepath.Base(dataset)), nil).body)
+	checkHas(t, "STAC of a file that is rotten", items, `"raster:bands":[{"statistics":{}}]`)
 
 	// Whoever may not see the dataset sees no heights.
 	c.must(201, "POST", permissionsPath, map[string]string{"name": "lidar.see", "meaning": "See them."})

@@ -178,14 +178,16 @@ func replaceRows(ctx context.Context, tx pgx.Tx, t task, files []batchFile) (
 // keepContent copies the digests and the heights of the row that the file had, and leaves in known
 // what else was found of its content. It forgets these if the file may have changed since, or the
 // analysis is to read them anew. A file with the same size and times has not changed: see
-// readContents. What heights mean depends on the rest of the row, too.
+// readContents. What heights mean depends on the rest of the row and
+// on sidecars, too: an .hdr says in which order the bytes are.
 func (f *batchFile) keepContent(old ElevationDatasetFileMeta, t task) {
 	isSame := old.SizeBytes == f.row.SizeBytes &&
 		old.ModifiedAt.Equal(f.row.ModifiedAt.Time) &&
 		f.known.Changed == f.row.changed
 
-	keepsHeights := isSame && sameContent(old, *f.row) && !(t.Force && t.Heights)
-	if keepsHeights {
+	isSameRaster := isSame && sameContent(old, *f.row) && f.known.Sidecars == f.Sidecars
+	isForced := t.Force && t.Heights
+	if isSameRaster && !isForced {
 		f.row.Heights = old.Heights
 	}
 

@@ -151,7 +151,7 @@ func (h *heightRecord) findUndeclared() string {
 		isUsual := slices.Contains([]height{-9999, -99999, -999999, -32767, -32768}, v) || math.Abs(float64(v)) >= 1e30
 		switch {
 		case isUsual && v == h.Mode:
-			return fmt.Sprintf("%g in %.2g %% of its samples", v, 100*frequent/valid)
+			return fmt.Sprintf("%g in %.3g %% of its samples", v, 100*frequent/valid)
 		case isUsual:
 			return fmt.Sprintf("%g among its heights", v)
 		}
@@ -172,11 +172,11 @@ func (h *heightRecord) findUndeclared() string {
 	square := (float64(h.Deviation)*float64(h.Deviation)+float64(h.Mean)*float64(h.Mean))*valid/others - mean*mean
 	isFar := mean > 4*math.Sqrt(max(square, 0))
 
-	isHole := h.Mode == 0 && h.Min == 0 && lowest >= 50
+	isHole := h.Mode == 0 && h.Min == 0 && lowest >= 50 && isFinite(float64(lowest))
 	if !isHole || !isFar {
 		return ""
 	}
-	return fmt.Sprintf("0 in %.2g %% of its samples, where the others have a mean of %.4g", 100*frequent/valid, mean)
+	return fmt.Sprintf("0 in %.3g %% of its samples, where the others have a mean of %.4g", 100*frequent/valid, mean)
 }
 
 // findRange says that heights are no terrain's. Spikes in terrain are findings of their own.

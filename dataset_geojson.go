@@ -13,6 +13,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 )
@@ -236,7 +237,8 @@ func writeRanged(
 
 	slots := callerOf(r).slots
 	answers := slots.limits.answers
-	defer answers.add(slots.owner, -maxRanged)
+	giveBack := sync.OnceFunc(func() { answers.add(slots.owner, -maxRanged) })
+	defer giveBack()
 	if !answers.add(slots.owner, maxRanged) {
 		return errBusy
 	}
@@ -251,6 +253,7 @@ func writeRanged(
 	err = write(&body)
 	if body.content.Len() > maxRanged {
 		body = rangedBuffer{} // which frees the memory
+		giveBack()
 		return writeStream(w, r, contentType, write)
 	}
 	if err != nil {
