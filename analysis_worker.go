@@ -88,8 +88,12 @@ func wake(idle chan struct{}) {
 
 // run works until ctx ends. It returns when all claimed work is stored or released.
 func (a *analyzer) run(ctx context.Context) {
+	// They look for work one after another, so that an idle instance needs one connection for all.
+	turn := idlePoll / time.Duration(a.workers+1)
+
 	var all sync.WaitGroup
 	all.Go(func() {
+		pause(ctx, idlePoll-turn)
 		for ; ctx.Err() == nil; pause(ctx, idlePoll) {
 			a.releaseStray(ctx)
 			releaseDead(ctx, a.db, a.instance)
@@ -108,6 +112,7 @@ func (a *analyzer) run(ctx context.Context) {
 		}
 
 		all.Go(func() {
+			pause(ctx, time.Duration(i)*turn)
 			for ctx.Err() == nil {
 				if a.tryWork(ctx, duty) {
 					continue
