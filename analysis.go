@@ -246,6 +246,8 @@ func (a *analyzer) getAnalysis(w http.ResponseWriter, r *http.Request) error {
 	found, err := a.pathAnalysis(r)
 	callerOf(r).slots.leavePool()
 
+	// Most analyses take a moment, so the first looks are close together.
+	interval := time.Second / 32
 	before := found.State
 	for err == nil && ctx.Err() == nil {
 		hasChanged := found.State != before || found.FinishedAt != nil
@@ -253,7 +255,8 @@ func (a *analyzer) getAnalysis(w http.ResponseWriter, r *http.Request) error {
 			break
 		}
 
-		pause(ctx, time.Second/2)
+		pause(ctx, interval)
+		interval = min(2*interval, time.Second/2)
 		err = withPoolSlot(r, quick, func(ctx context.Context) (err error) {
 			if err := callerOf(r).authorize(ctx); err != nil {
 				return err

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -397,7 +398,9 @@ func (w *hiddenWalk) register(isHidden bool) {
 func (w *hiddenWalk) write(dir, name string) {
 	w.t.Helper()
 	content := geographicTIFF(float64(w.random.IntN(300)-150), float64(w.random.IntN(100)-50))
-	if err := os.WriteFile(filepath.Join(w.datasets, dir, name), content, 0o644); err != nil {
+	path := filepath.Join(w.datasets, dir, name)
+	written := time.Now().Add(time.Duration(w.made)*time.Second - 24*time.Hour) // so that no analysis waits for a fresh file
+	if err := errors.Join(os.WriteFile(path, content, 0o644), os.Chtimes(path, written, written)); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -415,7 +418,8 @@ func (w *hiddenWalk) act(dataset string, isHidden bool) {
 		name := map[bool]string{true: "okapi", false: "b"}[isHidden] + fmt.Sprint(w.random.IntN(9), ".tif")
 		w.write(dir, name)
 		list := filepath.Join(w.datasets, dir, "MD5SUMS")
-		if err := os.WriteFile(list, []byte(emptyMD5+"  "+name+"\n"), 0o644); err != nil {
+		written := time.Now().Add(time.Duration(w.made)*time.Second - 24*time.Hour)
+		if err := errors.Join(os.WriteFile(list, []byte(emptyMD5+"  "+name+"\n"), 0o644), os.Chtimes(list, written, written)); err != nil {
 			w.t.Fatal(err)
 		}
 		c.analyze(dataset, map[string]bool{"checksums": w.random.IntN(2) == 0})
