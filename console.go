@@ -90,9 +90,6 @@ type refusal struct {
 	RetryAfter time.Duration
 }
 
-// loader reads what a page shows from the API. It stores an error in a.err.
-type loader func(api *apiReader) *page
-
 // parsePages parses the templates. passwordMin appears in the hint at new passwords.
 func parsePages(passwordMin int) *template.Template {
 	functions := template.FuncMap{
@@ -161,11 +158,11 @@ func threeDigits(n float64) string {
 }
 
 // show returns the handler of a page. It calls each of the changes on the page.
-func (c *console) show(read loader, changes ...func(*page)) handler {
+func (c *console) show(row pageRow, changes ...func(*page)) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
-		p, err := c.readPageFor(r, read)
+		p, err := c.readPageFor(r, row)
 		if err != nil && r.URL.RawQuery != "" {
-			return c.refuse(w, r, nil, read, err)
+			return c.refuse(w, r, nil, row, err)
 		}
 		if err != nil {
 			return err
@@ -179,15 +176,19 @@ func (c *console) show(read loader, changes ...func(*page)) handler {
 }
 
 // readPageFor reads a page. It adds what every page shows about its reader.
-func (c *console) readPageFor(r *http.Request, read loader) (*page, error) {
+func (c *console) readPageFor(r *http.Request, row pageRow) (*page, error) {
 	api := &apiReader{console: c, r: r}
 	api.recognize()
 
-	p := read(api)
+	p := &page{Template: row.template, Path: fillPath(r, row.path)}
+	if row.read != nil {
+		p.Data = row.read(api)
+	}
 	if api.err != nil {
 		return nil, api.err
 	}
 
+	p.Title = cmp.Or(api.title, row.title)
 	p.addReader(r)
 	if api.next != "" {
 		p.Next = p.Path + "?" + api.next
@@ -476,7 +477,7 @@ func listOfText(text string) []string {
 
 // refuse returns err. If err says what is wrong with a form or with the filter of a list, the error
 // page is the page itself, with what was typed.
-func (c *console) refuse(w http.ResponseWriter, r *http.Request, f url.Values, formPage loader, err error) error {
+func (c *console) refuse(w http.ResponseWriter, r *http.Request, f url.Values, formPage pageRow, err error) error {
 	wrong, ok := errors.AsType[*problem](err)
 	isOfForm := ok && wrong.status < 500
 	answer := w.(*responseWriter) // ServeHTTP passes nothing else
@@ -507,7 +508,7 @@ func (c *console) refuse(w http.ResponseWriter, r *http.Request, f url.Values, f
 // in the route's answer. If next is empty, the form's page shows the answer, which has a secret,
 // once. If the route refuses the form, the form's page shows the reason and what was typed. A form
 // that arrives twice acts once: see doOnce.
-func (c *console) act(route, fields string, formPage loader, next string) handler {
+func (c *console) act(route, fields string, formPage pageRow, next string) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		f, err := readForm(r)
 		if err != nil {
@@ -574,7 +575,7 @@ func (c *console) browserURL(r *http.Request) string {
 }
 
 // pathValues matches the names of path values in a route's path.
-var pathValues = regexp.MustCompile(`{\w+}`)
+var pathValues = regexp.MustCompile(`{[\w$]+}`)
 
 // fillPath returns a route's path with the path values of the request.
 func fillPath(r *http.Request, pattern string) string {
@@ -587,6 +588,7 @@ func fillPath(r *http.Request, pattern string) string {
 type apiReader struct {
 	console *console
 	r       *http.Request
+	title   string // the title of the page; "": that of its row
 	next    string // the query of the next page of a list, or ""
 	err     error
 }

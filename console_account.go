@@ -7,10 +7,10 @@ import (
 // maxHomeDatasets is how many datasets the home page shows, the worst first.
 const maxHomeDatasets = 20
 
-// homePage reads the page at /: what Cairn is or, for somebody who is signed in, the unread
-// messages, the accounts that wait for approval, the health of the datasets, and the first steps of
-// an administrator.
-func (c *console) homePage(api *apiReader) *page {
+// homePage returns the data of the page at /: what Cairn is or, for somebody who is signed in, the
+// unread messages, the accounts that wait for approval, the health of the datasets, and the first
+// steps of an administrator.
+func (c *console) homePage(api *apiReader) any {
 	const countUsers = `
 		SELECT
 			count(*) FILTER (WHERE status = 'pending') AS pending,
@@ -38,7 +38,7 @@ func (c *console) homePage(api *apiReader) *page {
 			api.r.Context(), c.core.db, nil, "count users", countUsers)
 	}
 
-	return &page{Template: "home", Title: "Cairn", Data: data}
+	return data
 }
 
 // addAnalyses returns the datasets with no other details than the overview of the report and one
@@ -75,54 +75,31 @@ func (api *apiReader) addAnalyses(datasets []datasetItem) (list []datasetDetails
 	return list
 }
 
-// registerPage reads the page on which people create an account.
-func (c *console) registerPage(*apiReader) *page {
-	return &page{
-		Template: "register",
-		Title:    "Create an account",
-		Data:     c.core.cfg.registration != registrationClosed,
-	}
+// registerPage returns the data of the page on which people create an account.
+func (c *console) registerPage(*apiReader) any {
+	return c.core.cfg.registration != registrationClosed
 }
 
-// passwordPage reads the page on which the holder of a password token sets a password.
-func (c *console) passwordPage(*apiReader) *page {
-	return &page{Template: "set-password", Title: "Set a password"}
+// inboxPage returns the data of a page of the reader's messages.
+func (c *console) inboxPage(api *apiReader) any {
+	return getPage[message](api, "/api/v1/inbox")
 }
 
-// inboxPage reads a page of the reader's messages.
-func (c *console) inboxPage(api *apiReader) *page {
-	return &page{
-		Template: "inbox",
-		Title:    "Inbox",
-		Path:     "/inbox",
-		Data:     getPage[message](api, "/api/v1/inbox"),
-	}
-}
-
-// totpPage reads the page about the reader's second factor.
-func (c *console) totpPage(*apiReader) *page {
-	return &page{Template: "totp", Title: "Second factor"}
-}
-
-// accountPage reads the page about the reader's own account.
-func (c *console) accountPage(api *apiReader) *page {
+// accountPage returns the data of the page about the reader's own account.
+func (c *console) accountPage(api *apiReader) any {
 	expires := c.core.now().Add(defaultTokenTTL)
 
-	return &page{
-		Template: "account",
-		Title:    "Your account",
-		Data: map[string]any{
-			"Sessions": getAll[sessionView](api, "/api/v1/auth/sessions"),
-			"Tokens":   getAll[apiToken](api, "/api/v1/auth/tokens"),
-			"Holds":    principalOf(api.r).permissions,
-			"Expires":  &expires, // the default end of a new API token
-		},
+	return map[string]any{
+		"Sessions": getAll[sessionView](api, "/api/v1/auth/sessions"),
+		"Tokens":   getAll[apiToken](api, "/api/v1/auth/tokens"),
+		"Holds":    principalOf(api.r).permissions,
+		"Expires":  &expires, // the default end of a new API token
 	}
 }
 
-// loginPage reads the page on which people sign in, and goes on to Next. While nobody has a
-// password, it tells the first administrator where the token is that sets one.
-func (c *console) loginPage(api *apiReader) *page {
+// loginPage returns the data of the page on which people sign in, and goes on to Next. While nobody
+// has a password, it tells the first administrator where the token is that sets one.
+func (c *console) loginPage(api *apiReader) any {
 	const query = `
 		SELECT NOT EXISTS (
 			SELECT FROM users
@@ -133,14 +110,10 @@ func (c *console) loginPage(api *apiReader) *page {
 	var isNew bool
 	api.console.core.db.QueryRow(api.r.Context(), query).Scan(&isNew)
 
-	return &page{
-		Template: "login",
-		Title:    "Sign in",
-		Data: map[string]any{
-			"Next":         safeNext(api.r.URL.Query().Get("next"), c.core.cfg.baseURL),
-			"IsNew":        isNew,
-			"Registration": c.core.cfg.registration != registrationClosed,
-			"Approval":     c.core.cfg.registration == registrationApproval,
-		},
+	return map[string]any{
+		"Next":         safeNext(api.r.URL.Query().Get("next"), c.core.cfg.baseURL),
+		"IsNew":        isNew,
+		"Registration": c.core.cfg.registration != registrationClosed,
+		"Approval":     c.core.cfg.registration == registrationApproval,
 	}
 }

@@ -5,13 +5,9 @@ import (
 	"slices"
 )
 
-// messagesPage reads a page of the announcements.
-func (c *console) messagesPage(api *apiReader) *page {
-	return &page{
-		Template: "messages",
-		Title:    "Announcements",
-		Data:     getPage[message](api, "/api/v1/system-messages"),
-	}
+// messagesPage returns the data of a page of the announcements.
+func (c *console) messagesPage(api *apiReader) any {
+	return getPage[message](api, "/api/v1/system-messages")
 }
 
 // messageData is an announcement with what its page shows beside it.
@@ -30,19 +26,18 @@ type audience struct {
 	Names []string
 }
 
-// messagePage reads the page of an announcement, or the page that writes a new one.
-func (c *console) messagePage(api *apiReader) *page {
-	title := "New announcement"
+// messagePage returns the data of the page of an announcement, or the page that writes a new one.
+func (c *console) messagePage(api *apiReader) any {
 	data := messageData{message: message{Severity: "info"}}
 
 	if api.r.PathValue("id") != "" {
 		data = get[messageData](api, "/api/v1/system-messages/{id}", "")
-		title = "Announcement: " + data.Title
+		api.title = "Announcement: " + data.Title
 		data.Tag = data.message.tag()
 	}
 
 	data.AllRoles = api.roleNames()
-	return &page{Template: "message", Title: title, Data: &data}
+	return &data
 }
 
 // previewMessage answers the form of an announcement with its page, and with the users who would
@@ -85,8 +80,9 @@ func (c *console) previewMessage(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	// A role that does not exist is refused.
+	formPage := pageAt(c, "/messages/new") // it shows a message that exists, too
 	if _, err := rolePermissions(ctx, c.core.db, roles); err != nil {
-		return c.refuse(w, r, f, c.messagePage, err)
+		return c.refuse(w, r, f, formPage, err)
 	}
 
 	id := pathID(r, "id") // 0: a new announcement
@@ -96,7 +92,7 @@ func (c *console) previewMessage(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	show := c.show(c.messagePage, func(p *page) {
+	show := c.show(formPage, func(p *page) {
 		p.Data.(*messageData).Preview = &found
 		p.addForm(r, f)
 	})
@@ -115,63 +111,48 @@ func (api *apiReader) roleNames() (names []string) {
 	return names
 }
 
-// usersPage reads a page of the list of users.
-func (c *console) usersPage(api *apiReader) *page {
-	return &page{
-		Template: "users",
-		Title:    "Users",
-		Data: map[string]any{
-			"Users":    getPage[user](api, "/api/v1/users"),
-			"AllRoles": api.roleNames(),
-			"Member":   []string{memberRole}, // the roles that a new user has
-		},
+// usersPage returns the data of a page of the list of users.
+func (c *console) usersPage(api *apiReader) any {
+	return map[string]any{
+		"Users":    getPage[user](api, "/api/v1/users"),
+		"AllRoles": api.roleNames(),
+		"Member":   []string{memberRole}, // the roles that a new user has
 	}
 }
 
-// userPage reads the page of a user.
-func (c *console) userPage(api *apiReader) *page {
+// userPage returns the data of the page of a user.
+func (c *console) userPage(api *apiReader) any {
 	u := get[user](api, "/api/v1/users/{id}", "")
 
-	return &page{
-		Template: "user",
-		Title:    u.Username,
-		Data: struct {
-			user
-			Tag      string
-			AllRoles []string
-			Sessions []sessionView
-			Tokens   []apiToken
-		}{
-			u,
-			u.tag(),
-			api.roleNames(),
-			getAll[sessionView](api, "/api/v1/users/{id}/sessions"),
-			getAll[apiToken](api, "/api/v1/users/{id}/tokens"),
-		},
+	api.title = u.Username
+
+	return struct {
+		user
+		Tag      string
+		AllRoles []string
+		Sessions []sessionView
+		Tokens   []apiToken
+	}{
+		u,
+		u.tag(),
+		api.roleNames(),
+		getAll[sessionView](api, "/api/v1/users/{id}/sessions"),
+		getAll[apiToken](api, "/api/v1/users/{id}/tokens"),
 	}
 }
 
-// rolesPage reads the page of the roles and the permissions.
-func (c *console) rolesPage(api *apiReader) *page {
-	return &page{
-		Template: "roles",
-		Title:    "Roles and permissions",
-		Path:     "/roles",
-		Data: map[string]any{
-			"Roles":       getPage[role](api, "/api/v1/roles"),
-			"Permissions": get[listOf[permissionView]](api, "/api/v1/permissions", "").Items,
-		},
+// rolesPage returns the data of the page of the roles and the permissions.
+func (c *console) rolesPage(api *apiReader) any {
+	return map[string]any{
+		"Roles":       getPage[role](api, "/api/v1/roles"),
+		"Permissions": get[listOf[permissionView]](api, "/api/v1/permissions", "").Items,
 	}
 }
 
-// auditPage reads a page of the audit log.
-func (c *console) auditPage(api *apiReader) *page {
-	return &page{
-		Template: "audit",
-		Title:    "Audit log",
-		Data: map[string]any{
-			"Rows":    getPage[auditRow](api, "/api/v1/audit"),
-			"Actions": slices.Sorted(slices.Values(auditActions())),
-		},
+// auditPage returns the data of a page of the audit log.
+func (c *console) auditPage(api *apiReader) any {
+	return map[string]any{
+		"Rows":    getPage[auditRow](api, "/api/v1/audit"),
+		"Actions": slices.Sorted(slices.Values(auditActions())),
 	}
 }

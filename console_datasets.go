@@ -11,18 +11,15 @@ import (
 	"time"
 )
 
-// datasetsPage reads a page of the list of datasets. Only those who may register one see the roots.
-func (c *console) datasetsPage(api *apiReader) *page {
+// datasetsPage returns the data of a page of the list of datasets. Only those who may register one
+// see the roots.
+func (c *console) datasetsPage(api *apiReader) any {
 	roots := c.core.cfg.datasetRoots
 
-	return &page{
-		Template: "datasets",
-		Title:    "Datasets",
-		Data: map[string]any{
-			"List":  api.addAnalyses(getPage[datasetItem](api, "/api/v1/datasets")),
-			"Roots": strings.Join(roots, " or "),
-			"First": roots[0],
-		},
+	return map[string]any{
+		"List":  api.addAnalyses(getPage[datasetItem](api, "/api/v1/datasets")),
+		"Roots": strings.Join(roots, " or "),
+		"First": roots[0],
 	}
 }
 
@@ -74,9 +71,9 @@ type datasetData struct {
 	Tag string // of the dataset, without its totals
 }
 
-// datasetPage reads the page of a dataset: its files' totals, its map, the files at a position, and
-// its last analyses.
-func (c *console) datasetPage(api *apiReader) *page {
+// datasetPage returns the data of the page of a dataset: its files' totals, its map, the files at a
+// position, and its last analyses.
+func (c *console) datasetPage(api *apiReader) any {
 	d := datasetData{
 		datasetDetails: api.dataset(),
 	}
@@ -96,7 +93,8 @@ func (c *console) datasetPage(api *apiReader) *page {
 		d.addHeight(api)
 	}
 
-	return &page{Template: "dataset", Title: d.Name, Data: &d}
+	api.title = d.Name
+	return &d
 }
 
 // addHeight adds the height at the position, with two decimals. If no file can be read now, the
@@ -230,29 +228,24 @@ func (a mapBox) query() string {
 	return fmt.Sprintf("%.7f,%.7f,%.7f,%.7f", west, a.South, east, a.North)
 }
 
-// filesPage reads a page of the list of a dataset's files or, without a dataset in the path, of all
-// files.
-func (c *console) filesPage(api *apiReader) *page {
+// filesPage returns the data of a page of the list of a dataset's files or, without a dataset in
+// the path, of all files.
+func (c *console) filesPage(api *apiReader) any {
 	path := "/api/v1/files"
-	title := "Files"
 	if api.r.PathValue("id") != "" {
 		path = "/api/v1/datasets/{id}/files"
-		title = "Files of " + api.dataset().Name
+		api.title = "Files of " + api.dataset().Name
 	}
 
-	return &page{
-		Template: "files",
-		Title:    title,
-		Data: map[string]any{
-			"Dataset":  api.r.PathValue("id"), // or ""
-			"List":     getPage[datasetFile](api, path),
-			"Statuses": fileStatuses(),
-		},
+	return map[string]any{
+		"Dataset":  api.r.PathValue("id"), // or ""
+		"List":     getPage[datasetFile](api, path),
+		"Statuses": fileStatuses(),
 	}
 }
 
-// filePage reads the page of a file: its row, its findings and its last changes.
-func (c *console) filePage(api *apiReader) *page {
+// filePage returns the data of the page of a file: its row, its findings and its last changes.
+func (c *console) filePage(api *apiReader) any {
 	d := api.dataset()
 	file := get[fileDetails](api, "/api/v1/datasets/{id}/files/{file}", "")
 	content := dataPath(d.ID, file.Path)
@@ -280,64 +273,53 @@ func (c *console) filePage(api *apiReader) *page {
 		data.View = box.moved("out", (box.West+box.East)/2, (box.South+box.North)/2).query()
 	}
 
-	return &page{Template: "file", Title: file.Path, Data: data}
+	api.title = file.Path
+	return data
 }
 
-// analysisPage reads the page of an analysis, with what it has changed.
-func (c *console) analysisPage(api *apiReader) *page {
+// analysisPage returns the data of the page of an analysis, with what it has changed.
+func (c *console) analysisPage(api *apiReader) any {
 	d := api.dataset()
+	api.title = "Analysis of " + d.Name
 
-	return &page{
-		Template: "analysis",
-		Title:    "Analysis of " + d.Name,
-		Path:     fillPath(api.r, "/datasets/{id}/analyses/{analysis}"),
-		Data: struct {
-			analysis
-			Dataset string
-			Changes []fileChange
-		}{
-			get[analysis](api, "/api/v1/datasets/{id}/analyses/{analysis}", ""),
-			d.Name,
-			getPage[fileChange](api, "/api/v1/datasets/{id}/analyses/{analysis}/changes"),
-		},
+	return struct {
+		analysis
+		Dataset string
+		Changes []fileChange
+	}{
+		get[analysis](api, "/api/v1/datasets/{id}/analyses/{analysis}", ""),
+		d.Name,
+		getPage[fileChange](api, "/api/v1/datasets/{id}/analyses/{analysis}/changes"),
 	}
 }
 
-// expectationPage reads what the files of a dataset should be.
-func (c *console) expectationPage(api *apiReader) *page {
+// expectationPage returns what the files of a dataset should be.
+func (c *console) expectationPage(api *apiReader) any {
 	d := api.dataset()
+	api.title = "What is expected of " + d.Name
 	expected := get[storedExpectation](api, "/api/v1/datasets/{id}/expectation", "")
 
-	return &page{
-		Template: "expectation",
-		Title:    "What is expected of " + d.Name,
-		Path:     fillPath(api.r, "/datasets/{id}/expectation"),
-		Data: struct {
-			expectation
-			ID int64
-		}{
-			expected.expectation,
-			d.ID,
-		},
+	return struct {
+		expectation
+		ID int64
+	}{
+		expected.expectation,
+		d.ID,
 	}
 }
 
-// reportPage reads the report about a dataset's files, with the accepted findings.
-func (c *console) reportPage(api *apiReader) *page {
+// reportPage returns the report about a dataset's files, with the accepted findings.
+func (c *console) reportPage(api *apiReader) any {
 	accepted := getPage[acceptedFinding](api, "/api/v1/datasets/{id}/accepted-findings")
 	report := get[folderReport](api, "/api/v1/datasets/{id}/report", "")
+	api.title = "Report on " + report.Dataset
 
-	return &page{
-		Template: "report",
-		Title:    "Report on " + report.Dataset,
-		Path:     fillPath(api.r, "/datasets/{id}/report"),
-		Data: struct {
-			folderReport
-			List []acceptedFinding
-		}{
-			report,
-			accepted,
-		},
+	return struct {
+		folderReport
+		List []acceptedFinding
+	}{
+		report,
+		accepted,
 	}
 }
 

@@ -207,7 +207,7 @@ func (c *console) keepForm(rt route, w *responseWriter, r *http.Request, err err
 
 	login := r.Clone(r.Context())
 	login.URL = &url.URL{Path: "/login"}
-	return c.refuse(w, login, url.Values{"next": {r.URL.Path}, "form": {string(kept)}}, c.loginPage, err)
+	return c.refuse(w, login, url.Values{"next": {r.URL.Path}, "form": {string(kept)}}, pageAt(c, "/login"), err)
 }
 
 // afterSignIn answers a form of the login page whose sender is signed in now: the browser reads the
@@ -221,12 +221,12 @@ func (c *console) afterSignIn(w http.ResponseWriter, r *http.Request, f url.Valu
 		return goTo(w, next)
 	}
 
-	show := c.show(func(*apiReader) *page {
-		return &page{
-			Template: "kept-form",
-			Title:    "Send your form",
-			Data:     map[string]any{"Username": username, "Path": next, "Fields": kept},
-		}
+	show := c.show(pageRow{
+		template: "kept-form",
+		title:    "Send your form",
+		read: func(*apiReader) any {
+			return map[string]any{"Username": username, "Path": next, "Fields": kept}
+		},
 	})
 	return show(w, r)
 }

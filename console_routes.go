@@ -5,69 +5,78 @@ import (
 	"strings"
 )
 
-// pageRow is the row of a page that shows what its loader reads from the API.
+// pageRow is the row of a page that shows what it reads from the API.
 type pageRow struct {
-	path  string
-	who   requirement
-	read  loader
-	class class
-	query string // the names of its query parameters
+	path     string
+	who      requirement
+	template string
+	title    string                   // "": read sets api.title
+	read     func(api *apiReader) any // returns page.Data, and stores an error in api.err; nil: there is no data
+	class    class
+	query    string // the names of its query parameters
 }
 
-// pageRows returns the rows of pages that show data. The first line of a row has its path and who
-// may see it. The second has its loader, class and query parameters.
+// pageRows returns the rows of pages that show data. The first line of a row has its path, who may
+// see it, its template and its title. The second has its data, class and query parameters.
 func pageRows(c *console) []pageRow {
 	return []pageRow{
-		{"/{$}", public,
+		{"/{$}", public, "home", "Cairn",
 			c.homePage, quick, ""},
-		{"/login", public,
+		{"/login", public, "login", "Sign in",
 			c.loginPage, quick, "next done"},
-		{"/register", public,
+		{"/register", public, "register", "Create an account",
 			c.registerPage, quick, ""},
-		{"/set-password", public,
-			c.passwordPage, quick, ""},
+		{"/set-password", public, "set-password", "Set a password",
+			nil, quick, ""},
 
-		{"/inbox", inboxRead,
+		{"/inbox", inboxRead, "inbox", "Inbox",
 			c.inboxPage, quick, "unread cursor done"},
 
-		{"/account", ownSession,
+		{"/account", ownSession, "account", "Your account",
 			c.accountPage, quick, "done"},
-		{"/account/totp", ownSession,
-			c.totpPage, quick, "done"},
+		{"/account/totp", ownSession, "totp", "Second factor",
+			nil, quick, "done"},
 
-		{"/messages", adminSystemMessage,
+		{"/messages", adminSystemMessage, "messages", "Announcements",
 			c.messagesPage, slow, "q severity state cursor done"},
-		{"/messages/new", adminSystemMessage,
+		{"/messages/new", adminSystemMessage, "message", "New announcement",
 			c.messagePage, quick, ""},
-		{"/messages/{id}", adminSystemMessage,
+		{"/messages/{id}", adminSystemMessage, "message", "",
 			c.messagePage, slow, ""},
 
-		{"/users", userManage,
+		{"/users", userManage, "users", "Users",
 			c.usersPage, slow, "q status role cursor done"},
-		{"/users/{id}", userManage,
+		{"/users/{id}", userManage, "user", "",
 			c.userPage, quick, "done"},
-		{"/roles", userManage,
+		{"/roles", userManage, "roles", "Roles and permissions",
 			c.rolesPage, quick, "cursor done"},
-		{"/audit", auditRead,
+		{"/audit", auditRead, "audit", "Audit log",
 			c.auditPage, slow, "actor action target request_id since until cursor"},
 
-		{"/datasets", datasetRead,
+		{"/datasets", datasetRead, "datasets", "Datasets",
 			c.datasetsPage, quick, "q keyword cursor done"},
-		{"/datasets/{id}", datasetRead,
+		{"/datasets/{id}", datasetRead, "dataset", "",
 			c.datasetPage, slow, "bbox move at.x at.y point done"},
-		{"/datasets/{id}/files", datasetRead,
+		{"/datasets/{id}/files", datasetRead, "files", "",
 			c.filesPage, slow, fileFilters + " sort cursor"},
-		{"/datasets/{id}/files/{file}", datasetRead,
+		{"/datasets/{id}/files/{file}", datasetRead, "file", "",
 			c.filePage, slow, ""},
-		{"/files", datasetRead,
+		{"/files", datasetRead, "files", "Files",
 			c.filesPage, slow, fileFilters + " sort cursor"},
-		{"/datasets/{id}/analyses/{analysis}", datasetRead,
+		{"/datasets/{id}/analyses/{analysis}", datasetRead, "analysis", "",
 			c.analysisPage, slow, "change cursor done"},
-		{"/datasets/{id}/report", datasetRead,
+		{"/datasets/{id}/report", datasetRead, "report", "",
 			c.reportPage, quick, "cursor done"},
-		{"/datasets/{id}/expectation", datasetRead,
+		{"/datasets/{id}/expectation", datasetRead, "expectation", "",
 			c.expectationPage, quick, ""},
 	}
+}
+
+// pageAt returns the row of the page with that path.
+func pageAt(c *console, path string) pageRow {
+	pages := pageRows(c)
+	at := slices.IndexFunc(pages, func(p pageRow) bool { return p.path == path })
+	return pages[at]
 }
 
 // pageRoutes returns the rows of pages, and of the forms that no route of the API takes.
@@ -86,7 +95,7 @@ func pageRoutes(c *console) []route {
 	}
 
 	for _, p := range pageRows(c) {
-		rows = append(rows, reads(p.path, p.who, c.show(p.read), p.class, p.query))
+		rows = append(rows, reads(p.path, p.who, c.show(p), p.class, p.query))
 	}
 	return rows
 }
@@ -267,17 +276,15 @@ func forms() (all []form) {
 // callers and the largest body of the route that it is sent to. Its class is that of the route, or
 // of the page that shows what was wrong, whichever needs more.
 func formRoutes(c *console, api []route) []route {
-	pages := pageRows(c)
 	var rows []route
 
 	for _, f := range forms() {
 		to := strings.Replace(f.to, " ", " /api/v1", 1)
 		at := slices.IndexFunc(api, func(rt route) bool { return rt.method+" "+rt.path == to })
 		target := api[at]
-		on := slices.IndexFunc(pages, func(p pageRow) bool { return p.path == f.page })
-		page := pages[on]
+		page := pageAt(c, f.page)
 
-		send := c.act(to, f.fields, page.read, f.next)
+		send := c.act(to, f.fields, page, f.next)
 		class := max(target.class, page.class)
 		rows = append(rows, changes("POST "+f.path, target.who, send, class, target.maxBody))
 	}

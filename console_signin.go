@@ -7,8 +7,8 @@ import (
 )
 
 // recognize sets the principal of a request for a page that is open to all, if its session cookie
-// is valid. readPageFor (console.go) calls it before it reads such a page. An error that an
-// apiReader keeps in err is answered later, with an error page.
+// is valid. readPageFor (console.go) calls it before it reads the data of such a page. An error
+// that an apiReader keeps in err is answered later, with an error page.
 func (api *apiReader) recognize() {
 	c := callerOf(api.r)
 	accounts := api.console.accounts
@@ -55,6 +55,7 @@ func (c *console) loginForm(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	callerOf(r).inBrowser = true
+	login := pageAt(c, "/login")
 
 	// The first step checks the password. The second step has a proof of the first, and a code.
 	username := strings.TrimSpace(f.Get("username"))
@@ -69,7 +70,7 @@ func (c *console) loginForm(w http.ResponseWriter, r *http.Request) error {
 	found, err := c.accounts.checkCredentials(r, username, password, proof, otp)
 	if err == errSignInAgain {
 		delete(f, "proof")
-		return c.refuse(w, r, f, c.loginPage, err)
+		return c.refuse(w, r, f, login, err)
 	}
 
 	if err == nil {
@@ -83,7 +84,7 @@ func (c *console) loginForm(w http.ResponseWriter, r *http.Request) error {
 	// In the second step, errOTPRequired means an empty code. That is refused like a wrong one.
 	isFirstStep := proof == nil
 	if !isFirstStep || err != errOTPRequired {
-		return c.refuse(w, r, f, c.loginPage, err)
+		return c.refuse(w, r, f, login, err)
 	}
 
 	// The password is right, and the code is missing: show a form that asks for it.
@@ -92,7 +93,7 @@ func (c *console) loginForm(w http.ResponseWriter, r *http.Request) error {
 	signer := c.core.keys.Load().signer()
 	f["proof"] = []string{signer.passwordProof(found, end)}
 
-	show := c.show(c.loginPage, func(p *page) { p.addForm(r, f) })
+	show := c.show(login, func(p *page) { p.addForm(r, f) })
 	return show(w, r)
 }
 
