@@ -129,6 +129,9 @@ func (o invocation) setPath(r *http.Request, route string) (named any, err error
 		return d, err
 	case strings.Contains(route, "{"):
 		setID(o.names[0])
+		if pathID(r, "id") == 0 {
+			return nil, fmt.Errorf("%q is not an id; %w", o.names[0], errUsage)
+		}
 	}
 	return nil, nil
 }

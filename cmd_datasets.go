@@ -32,10 +32,10 @@ func (o invocation) getDataset(ctx context.Context, name string) (dataset, error
 		return dataset{}, err
 	}
 
-	if len(found) == 0 {
+	switch len(found) {
+	case 0:
 		return dataset{}, fmt.Errorf("there is no dataset %q: see cairn dataset list", name)
-	}
-	if len(found) == 1 {
+	case 1:
 		return found[0], nil
 	}
 	return dataset{}, fmt.Errorf("%s is the name of one dataset and the id of another: see cairn dataset list",
@@ -53,8 +53,8 @@ func withDataset(do func(context.Context, invocation, dataset) error) action {
 	}
 }
 
-// changeDataset calls a route that creates or changes a dataset, and returns the dataset. tags are
-// the lines of If-Match.
+// changeDataset calls a route that creates, changes or deletes a dataset, and returns the dataset
+// of the answer, if it has one. tags are the lines of If-Match.
 func (o invocation) changeDataset(
 	ctx context.Context,
 	route string,
@@ -66,7 +66,7 @@ func (o invocation) changeDataset(
 	r.SetPathValue("id", fmt.Sprint(id))
 	r.Header = http.Header{"If-Match": tags}
 	answer, err := s.callAPI(r, route, "", body)
-	if err != nil {
+	if err != nil || len(answer) == 0 {
 		return after, err
 	}
 	err = json.Unmarshal(answer, &after)
@@ -81,7 +81,7 @@ func createDatasetCommand(ctx context.Context, o invocation) error {
 
 // setDatasetCommand is "cairn dataset set".
 func setDatasetCommand(ctx context.Context, o invocation, d dataset) error {
-	about, err := o.readAbout()
+	about, err := o.readJSON("about")
 	if err != nil {
 		return err
 	}
@@ -99,9 +99,6 @@ func setDatasetCommand(ctx context.Context, o invocation, d dataset) error {
 
 	body := formBody(o.options, "name* description* requires* notify*")
 	if about != nil {
-		if err := json.Unmarshal(about, new(any)); err != nil {
-			return fmt.Errorf("--about: %w", err)
-		}
 		body["about"] = about
 	}
 	d, err = o.changeDataset(ctx, "PATCH /api/v1/datasets/{id}", d.ID, tags, body)
@@ -145,16 +142,26 @@ func (o invocation) crsFields(about datasetAbout) json.RawMessage {
 	return text
 }
 
-// readAbout returns the content of the file that --about names, or nil. "-" is the standard input.
-func (o invocation) readAbout() (json.RawMessage, error) {
-	name := o.option("about", "")
-	if name == "" {
+// readJSON returns the content of the JSON file that an option names, or nil without the option.
+// "-" is the standard input.
+func (o invocation) readJSON(option string) (content json.RawMessage, err error) {
+	name := o.options.Get(option)
+	switch name {
+	case "":
 		return nil, nil
+	case "-":
+		content, err = io.ReadAll(io.LimitReader(o.stdin, medium))
+	default:
+		content, err = os.ReadFile(name)
 	}
-	if name == "-" {
-		return io.ReadAll(io.LimitReader(o.stdin, medium))
+
+	if err == nil {
+		err = json.Unmarshal(content, new(any))
 	}
-	return os.ReadFile(name)
+	if err != nil {
+		err = fmt.Errorf("--%s: %w", option, err)
+	}
+	return content, err
 }
 
 // outsideRoots returns the error for a path that is below no dataset root. It says how to add it.
@@ -384,16 +391,12 @@ func expectCommand(ctx context.Context, o invocation, d dataset) error {
 	}
 
 	// The options are turned into the JSON that the API takes.
-	name := o.options.Get("boundary")
-	if name != "" {
-		content, err := os.ReadFile(name)
-		if err != nil {
-			return err
-		}
-		if err := json.Unmarshal(content, new(any)); err != nil {
-			return fmt.Errorf("%s is no GeoJSON: %w", name, err)
-		}
-		o.options.Set("boundary", string(content))
+	boundary, err := o.readJSON("boundary")
+	if err != nil {
+		return err
+	}
+	if boundary != nil {
+		o.options.Set("boundary", string(boundary))
 	}
 	const fields = "crs vertical_crs posting sample_type nodata width height name boundary{}"
 	text, _ := json.Marshal(formBody(o.options, fields)) // text and sound JSON: there is no error
@@ -418,9 +421,7 @@ func removeDatasetCommand(ctx context.Context, o invocation, d dataset) error {
 	}
 
 	// Another dataset may have got the name while the question waited.
-	s, r := o.newCall(ctx)
-	r.SetPathValue("id", fmt.Sprint(d.ID))
-	_, err = s.callAPI(r, "DELETE /api/v1/datasets/{id}", "", nil)
+	_, err = o.changeDataset(ctx, "DELETE /api/v1/datasets/{id}", d.ID, nil, nil)
 	return o.print(err, d, "removed dataset %d, %s", d.ID, d.Name)
 }
 
@@ -487,7 +488,6 @@ func compareCommand(ctx context.Context, o invocation, d dataset) error {
 
 // vrtCommand is "cairn vrt DATASET". The sources are absolute paths of this machine.
 func vrtCommand(ctx context.Context, o invocation, d dataset) error {
-
 	where, wrong := o.cfg.findDirectory(d.Path)
 	if wrong != nil {
 		return o.outsideRoots(d.Path)

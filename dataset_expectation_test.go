@@ -494,7 +494,7 @@ func TestExpectCommand(t *testing.T) {
 	says(0, "5 of 5 files located", "dataset", "expect", "tiles", "--posting", "", "--crs", "EPSG:4326", "--boundary", file)
 	says(0, "CRS: EPSG:4326 (WGS 84)\nboundary: yes\n", "dataset", "expect", "tiles")
 	says(0, "EXPECTED\n  pass: CRS EPSG:4326 (WGS 84): 0 of 5 files differ\n  pass: boundary 100 % covered: 100 %, 0 tiles missing\n", "report", "tiles")
-	says(1, "is no GeoJSON", "dataset", "expect", "tiles", "--boundary", file+".txt")
+	says(1, "--boundary: ", "dataset", "expect", "tiles", "--boundary", file+".txt")
 	says(1, "no such file", "dataset", "expect", "tiles", "--boundary", file+".none")
 	says(1, "must be the code of a known CRS", "dataset", "expect", "tiles", "--crs", "EPSG:1")
 	says(0, "5 of 5 files located", "dataset", "expect", "tiles", "--crs", "", "--boundary", "")

@@ -17,6 +17,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 )
 
 // server is the whole service. It makes the components, has the route table and serves requests. It
@@ -423,6 +424,10 @@ func (s *server) callAPI(r *http.Request, route, query string, body map[string]a
 	inner.Body = http.NoBody
 	inner.ContentLength = 0
 	if body != nil {
+		// JSON would replace what is not UTF-8.
+		if !utf8.ValidString(fmt.Sprint(body)) {
+			return nil, malformed(codeMalformedJSON, "The text is not UTF-8.")
+		}
 		encoded, err := encodeJSON(body)
 		if err != nil {
 			return nil, err
