@@ -254,13 +254,9 @@ func (c *catalogue) searchItems(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	scope := searchScope(r.URL.Path, query)
-	after := firstFile()
-	if cursor := query.Get("cursor"); cursor != "" {
-		after, err = c.core.keys.Load().verifyCursor(scope, cursor)
-		if err != nil || len(after) != len(firstFile()) {
-			return malformed(codeInvalidCursor, "The cursor is not one of this search.")
-		}
+	scope, after, err := c.core.readCursor(r.URL.Path, query, firstFile())
+	if err != nil {
+		return err
 	}
 
 	files, next, err := findFiles(r.Context(), c.core.db, f, after, limit)
@@ -295,7 +291,7 @@ func (c *catalogue) searchItems(w http.ResponseWriter, r *http.Request) error {
 	if next != nil {
 		cursor := c.core.keys.Load().signCursor(scope, next)
 		at := base + r.URL.EscapedPath()
-		links = append(links, nextPage(r.Method, at, query, body, cursor))
+		links = append(links, nextPage(at, query, body, cursor))
 	}
 
 	items, err := c.itemsOf(r, files...)
@@ -308,25 +304,9 @@ func (c *catalogue) searchItems(w http.ResponseWriter, r *http.Request) error {
 	return writeGeoJSON(w, answer)
 }
 
-// searchScope returns the text that ties a cursor to its search. The geometry is not part of it:
-// for the next page, a client may write it in another way.
-func searchScope(path string, query url.Values) string {
-	selection := maps.Clone(query)
-	for _, name := range []string{"cursor", "limit", "intersects"} {
-		selection.Del(name)
-	}
-	return path + "?" + selection.Encode()
-}
-
 // nextPage returns the link to the next page of a search at a URL, with the parameters that
 // readSearch returned.
-func nextPage(
-	method string,
-	at string,
-	query url.Values,
-	body object,
-	cursor string,
-) object {
+func nextPage(at string, query url.Values, body object, cursor string) object {
 	if body == nil {
 		query.Set("cursor", cursor)
 		return stacLink("next", at+"?"+query.Encode(), typeGeoJSON)
@@ -334,7 +314,7 @@ func nextPage(
 
 	body["cursor"] = cursor
 	link := stacLink("next", at, typeGeoJSON)
-	link["method"] = method
+	link["method"] = http.MethodPost
 	link["body"] = body
 	return link
 }

@@ -5,7 +5,9 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
+	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -44,21 +46,9 @@ func writeList[T any](core *core, w http.ResponseWriter, r *http.Request, first 
 		return invalid{{"limit", fieldOutOfRange, detail}}.err()
 	}
 
-	// The cursor of another list, or of other filters, is refused.
-	filters := r.URL.Query()
-	for _, name := range []string{"cursor", "limit", "total"} {
-		filters.Del(name)
-	}
-	scope := r.URL.Path + "?" + filters.Encode()
-
-	keys := core.keys.Load()
-	after := first
-	if cursor := query.Get("cursor"); cursor != "" {
-		after, err = keys.verifyCursor(scope, cursor)
-		if err != nil || len(after) != len(first) {
-			return malformed(codeInvalidCursor,
-				"The cursor is not of this list with these filters: begin without one.")
-		}
+	scope, after, err := core.readCursor(r.URL.Path, query, first)
+	if err != nil {
+		return err
 	}
 
 	items, err := read(after, limit+1)
@@ -83,7 +73,7 @@ func writeList[T any](core *core, w http.ResponseWriter, r *http.Request, first 
 	}
 
 	if len(items) > limit {
-		cursor := keys.signCursor(scope, key(items[limit-1]))
+		cursor := core.keys.Load().signCursor(scope, key(items[limit-1]))
 		answer.NextCursor = &cursor
 
 		query.Set("cursor", cursor)
@@ -92,6 +82,29 @@ func writeList[T any](core *core, w http.ResponseWriter, r *http.Request, first 
 	}
 
 	return writeTagged(w, r, answer)
+}
+
+// readCursor returns the scope of a list, which ties its cursors to its path and its filters. It
+// also returns the sort keys in the query's cursor, or first if there is no cursor. The cursor of
+// another scope is a 400. The scope has no geometry: for the next page, a client may write it in
+// another way.
+func (c *core) readCursor(path string, query url.Values, first []string) (scope string, after []string, err error) {
+	filters := maps.Clone(query)
+	for _, name := range []string{"cursor", "limit", "total", "intersects"} {
+		filters.Del(name)
+	}
+	scope = path + "?" + filters.Encode()
+
+	cursor := query.Get("cursor")
+	if cursor == "" {
+		return scope, first, nil
+	}
+
+	after, err = c.keys.Load().verifyCursor(scope, cursor)
+	if err != nil || len(after) != len(first) {
+		err = malformed(codeInvalidCursor, "The cursor is not of this list with these filters: begin without one.")
+	}
+	return scope, after, err
 }
 
 // writeRows is writeList for the rows of a query. The parameters of the query are args, then the
