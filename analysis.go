@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strconv"
 	"time"
 
@@ -16,13 +15,11 @@ import (
 
 // analysis is one run over a dataset's directory.
 type analysis struct {
-	ID             int64  `json:"id"`
-	DatasetID      int64  `json:"dataset_id"`
-	State          string `json:"state"`
-	Force          bool   `json:"force"`
-	Checksums      bool   `json:"checksums"`   // files are compared with lists of checksums
-	Heights        bool   `json:"heights"`     // the heights of files are read
-	ChecksOnly     bool   `json:"checks_only"` // it only checks the rows that there are
+	ID        int64  `json:"id"`
+	DatasetID int64  `json:"dataset_id"`
+	State     string `json:"state"`
+	analysisOptions
+	ChecksOnly     bool `json:"checks_only"` // it only checks the rows that there are
 	analysisCounts `json:"counts"`
 	progress       `json:"progress"`
 	Warnings       []string   `json:"warnings"`     // what the analysis could not see, and instances that left its work
@@ -131,9 +128,9 @@ func (a *analyzer) createAnalysis(w http.ResponseWriter, r *http.Request) error 
 
 // analysisOptions are the options of an analysis.
 type analysisOptions struct {
-	Force     bool `json:"force"`
-	Checksums bool `json:"checksums"`
-	Heights   bool `json:"heights"`
+	Force     bool `json:"force"`     // everything is read again, and any number of rows may go
+	Checksums bool `json:"checksums"` // files are compared with lists of checksums
+	Heights   bool `json:"heights"`   // the heights of files are read
 }
 
 // createAnalysis queues an analysis. If one is running, the error is a 409, but an analysis that
@@ -191,12 +188,10 @@ func createAnalysis(ctx context.Context, db *pgxpool.Pool, by actor, datasetID i
 
 		a, err = collectOne[analysis](ctx, tx, nil, "create analysis", query,
 			d.ID, options.Force, options.Checksums, options.Heights, by.name)
-		audited := map[string]any{
-			"id":        a.ID,
-			"force":     a.Force,
-			"checksums": a.Checksums,
-			"heights":   a.Heights,
-		}
+		audited := struct {
+			ID int64 `json:"id"`
+			analysisOptions
+		}{a.ID, options}
 		return nil, audited, err
 	})
 
@@ -299,13 +294,10 @@ func (a *analyzer) listChanges(w http.ResponseWriter, r *http.Request) error {
 		LIMIT $4`
 
 	change := optional(r.URL.Query(), "change")
-	known := []string{
-		"added",
-		"changed",
-		"removed",
-	}
-	if change != nil && !slices.Contains(known, *change) {
-		return invalid{{"change", fieldUnknown, "must be added, changed or removed"}}.err()
+	var v invalid
+	v.oneOf("change", change, "added", "changed", "removed")
+	if err := v.err(); err != nil {
+		return err
 	}
 
 	found, err := a.pathAnalysis(r)
@@ -363,12 +355,6 @@ func getAnalysis(ctx context.Context, q querier, datasetID, id int64) (analysis,
 	return collectOne[analysis](ctx, q, notFound("analysis", id), "get analysis", query, datasetID, id)
 }
 
-// runningAnalysis returns the id of the dataset's analysis that has not ended, or 0.
-func runningAnalysis(ctx context.Context, q querier, datasetID int64) (int64, error) {
-	const query = `SELECT coalesce(max(id), 0) FROM analyses WHERE dataset_id = $1 AND finished_at IS NULL`
-	return scalar[int64](ctx, q, "get running analysis", query, datasetID)
-}
-
 // lastAnalysisID is greater than the id of any analysis.
 const lastAnalysisID = "9223372036854775807"
 
@@ -385,14 +371,14 @@ func newestAnalysis(ctx context.Context, q querier, datasetID int64) (analysis, 
 	return collectOne[analysis](ctx, q, nil, "get newest analysis", analysesBefore, datasetID, lastAnalysisID, 1)
 }
 
-// changeAnalysis runs do in a transaction with the advisory lock of an analysis. Transactions that
-// store a batch share the lock. A takeover, the step to removals, endAnalysis and the removal of a
+// changeAnalysis runs do in a transaction with the advisory lock of the task's analysis. Such
+// transactions share the lock. A takeover, the step to removals, endAnalysis and the removal of a
 // dataset take it exclusively. All take it before any row of the analysis, so that they cannot
 // deadlock. claim and release change the analysis without the lock, in single statements.
-func changeAnalysis(ctx context.Context, db *pgxpool.Pool, id int64, do func(pgx.Tx) error) error {
-	return inTransaction(ctx, db, func(tx pgx.Tx) error {
+func (a *analyzer) changeAnalysis(ctx context.Context, t task, do func(pgx.Tx) error) error {
+	return inTransaction(ctx, a.db, func(tx pgx.Tx) error {
 		const lock = `SELECT pg_advisory_xact_lock_shared($1)`
-		if _, err := execute(ctx, tx, "lock analysis", lock, lockAnalyses+id); err != nil {
+		if _, err := execute(ctx, tx, "lock analysis", lock, lockAnalyses+t.AnalysisID); err != nil {
 			return err
 		}
 		return do(tx)

@@ -386,7 +386,7 @@ func (a *analyzer) storeContent(ctx context.Context, t task, f contentFile, foun
 			heights = coalesce($6::jsonb, heights)
 		WHERE id = $1`
 
-	return changeAnalysis(ctx, a.db, t.AnalysisID, func(tx pgx.Tx) error {
+	return a.changeAnalysis(ctx, t, func(tx pgx.Tx) error {
 		err := oneRow(ctx, tx, "count bytes", count,
 			t.AnalysisID,
 			t.Token,

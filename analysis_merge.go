@@ -147,11 +147,7 @@ func (a *analyzer) beginMerge(ctx context.Context, t task) error {
 		SET total = 0, failed = 0
 		WHERE id = $1 AND owner_token = $2 AND finished_at IS NULL`
 
-	return inTransaction(ctx, a.db, func(tx pgx.Tx) error {
-		if err := advisoryLock(ctx, tx, lockAnalyses+t.AnalysisID); err != nil {
-			return err
-		}
-
+	return underLock(ctx, a.db, lockAnalyses+t.AnalysisID, func(tx pgx.Tx) error {
 		return oneRow(ctx, tx, "begin merge", begin,
 			t.AnalysisID,
 			t.Token,
@@ -179,7 +175,7 @@ func (a *analyzer) setStep(ctx context.Context, t task, step string) error {
 			owner_token = CASE WHEN $3 <> 'contents' THEN owner_token END,
 			state = CASE WHEN $3 = 'check' THEN 'checking' ELSE state END
 		WHERE id = $1 AND owner_token = $2 AND finished_at IS NULL`
-	return changeAnalysis(ctx, a.db, t.AnalysisID, func(tx pgx.Tx) error {
+	return a.changeAnalysis(ctx, t, func(tx pgx.Tx) error {
 		return oneRow(ctx, tx, "set step", query, t.AnalysisID, t.Token, step)
 	})
 }
@@ -187,7 +183,7 @@ func (a *analyzer) setStep(ctx context.Context, t task, step string) error {
 // run walks the directory and begins batches until both files and rows have been compared.
 func (m *merger) run(ctx context.Context) error {
 	w := &walker{}
-	return m.a.runDetached(ctx, &w.progress, func(detached context.Context, send func(func() error) error) error {
+	return m.a.runDetached(ctx, &w.progress, func(detached context.Context, send sendFunc) error {
 		// A last batch holds the files that the walk found since the one before.
 		var found []entry
 		var warnings []string
@@ -441,7 +437,7 @@ type detachedReader struct {
 	*fileReader
 	ctx      context.Context // ends when the goroutine is abandoned
 	progress *atomic.Int64   // see runDetached
-	send     func(func() error) error
+	send     sendFunc
 }
 
 // readDetached calls read for the files 0 to n-1, in a goroutine that is abandoned when a file
@@ -454,7 +450,7 @@ func (a *analyzer) readDetached(ctx context.Context, t task, n int,
 		first := next
 		var progress atomic.Int64
 		var opened atomic.Bool // the dataset's directory is open
-		err := a.runDetached(ctx, &progress, func(detached context.Context, send func(func() error) error) error {
+		err := a.runDetached(ctx, &progress, func(detached context.Context, send sendFunc) error {
 			root, err := a.openDataset(t, true)
 			if err != nil {
 				return err

@@ -118,7 +118,7 @@ func (a *analyzer) storePlaces(ctx context.Context, t task, files []ElevationDat
 		rows = append(rows, row)
 	}
 
-	return changeAnalysis(ctx, a.db, t.AnalysisID, func(tx pgx.Tx) error {
+	return a.changeAnalysis(ctx, t, func(tx pgx.Tx) error {
 		return oneRow(ctx, tx, "store places", store, t.AnalysisID, t.Token, rows)
 	})
 }

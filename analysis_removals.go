@@ -84,7 +84,7 @@ func (a *analyzer) lookForAll(ctx context.Context, t task) (all sight, err error
 // lookForSome looks for the files of some candidates.
 func (a *analyzer) lookForSome(ctx context.Context, t task, candidates []candidate) (seen sight, err error) {
 	var looked atomic.Int64
-	err = a.runDetached(ctx, &looked, func(_ context.Context, send func(func() error) error) error {
+	err = a.runDetached(ctx, &looked, func(_ context.Context, send sendFunc) error {
 		root, err := a.openDataset(t, true)
 		if err != nil || root == nil { // it is missing, which is intended: all files are gone
 			return err
@@ -154,7 +154,7 @@ func (a *analyzer) storeSight(ctx context.Context, t task, seen sight) error {
 		return nil
 	}
 
-	return changeAnalysis(ctx, a.db, t.AnalysisID, func(tx pgx.Tx) error {
+	return a.changeAnalysis(ctx, t, func(tx pgx.Tx) error {
 		return oneRow(ctx, tx, "store candidates that were found", store,
 			t.AnalysisID,
 			t.Token,
@@ -172,9 +172,20 @@ func (a *analyzer) storeSight(ctx context.Context, t task, seen sight) error {
 func (a *analyzer) decide(ctx context.Context, t task, again bool) (step string, err error) {
 	const ask = `
 		SELECT
-			EXISTS (SELECT FROM analysis_candidates WHERE analysis_id = a.id) AS any_missing,
-			` + othersMayLook + ` AS others_may_look
-		FROM analyses a
+			EXISTS (SELECT FROM analysis_candidates WHERE analysis_id = a.id) AND ` + othersMayLook + ` AS others_look,
+			counted.*
+		FROM
+			analyses a,
+			LATERAL (
+				SELECT count(*) AS known, count(c.path) AS missing
+				FROM elevation_dataset_file_meta f
+				LEFT JOIN analysis_candidates c ON c.analysis_id = a.id AND c.path = f.path
+				WHERE f.dataset_id = a.dataset_id AND f.added_in <= coalesce((
+					SELECT max(id)
+					FROM analyses
+					WHERE dataset_id = a.dataset_id AND state = 'succeeded' AND NOT checks_only
+				), a.id)
+			) counted
 		WHERE a.id = $2 AND a.owner_token = $3 AND a.finished_at IS NULL`
 
 	const passOn = `
@@ -185,16 +196,6 @@ func (a *analyzer) decide(ctx context.Context, t task, again bool) (step string,
 			missed_at = now(),
 			missed_by = array_append(CASE WHEN $3 THEN '{}' ELSE missed_by END, $2)
 		WHERE id = $1`
-
-	const count = `
-		SELECT count(*) AS known, count(c.path) AS missing
-		FROM elevation_dataset_file_meta f
-		LEFT JOIN analysis_candidates c ON c.analysis_id = $1 AND c.path = f.path
-		WHERE f.dataset_id = $2 AND f.added_in <= coalesce((
-			SELECT max(id)
-			FROM analyses
-			WHERE dataset_id = $2 AND state = 'succeeded' AND NOT checks_only
-		), $1)`
 
 	const proceed = `UPDATE analyses SET step = $2 WHERE id = $1`
 	const keep = `
@@ -208,29 +209,24 @@ func (a *analyzer) decide(ctx context.Context, t task, again bool) (step string,
 
 	step = stepRemove
 	err = underLock(ctx, a.db, lockAnalyses+t.AnalysisID, func(tx pgx.Tx) error {
-		now, err := collectOne[struct{ AnyMissing, OthersMayLook bool }](ctx, tx, errNotOurs, "look at analysis", ask,
-			a.instance, t.AnalysisID, t.Token)
+		now, err := collectOne[struct {
+			OthersLook     bool
+			Known, Missing int64
+		}](ctx, tx, errNotOurs, "count missing rows", ask, a.instance, t.AnalysisID, t.Token)
 		if err != nil {
 			return err
 		}
 
-		othersLook := now.AnyMissing && now.OthersMayLook
-		if again || othersLook {
+		if again || now.OthersLook {
 			step = stepLook
 			return oneRow(ctx, tx, "pass analysis on", passOn, t.AnalysisID, a.instance, again)
 		}
 
-		rows, err := collectOne[struct{ Known, Missing int64 }](ctx, tx, nil, "count missing rows", count,
-			t.AnalysisID, t.DatasetID)
-		if err != nil {
-			return err
-		}
-
-		isMassRemoval := rows.Missing > massRemoval && 2*rows.Missing > rows.Known
+		isMassRemoval := now.Missing > massRemoval && 2*now.Missing > now.Known
 		if isMassRemoval && !t.Force {
 			step = stepCheck
 			why := fmt.Sprintf("%d of %d known files were not found. No row was removed. If a share was not mounted, "+
-				"mount it; if the files are gone, analyse with the option force.", rows.Missing, rows.Known)
+				"mount it; if the files are gone, analyse with the option force.", now.Missing, now.Known)
 			return oneRow(ctx, tx, "keep rows", keep, t.AnalysisID, failureMassRemoval, why)
 		}
 
@@ -271,7 +267,7 @@ func (a *analyzer) removeCandidates(ctx context.Context, t task) error {
 		RETURNING (SELECT count(*) FROM gone) AS n`
 
 	for n := int64(1); n > 0; {
-		err := changeAnalysis(ctx, a.db, t.AnalysisID, func(tx pgx.Tx) error {
+		err := a.changeAnalysis(ctx, t, func(tx pgx.Tx) error {
 			gone, err := collectOne[struct{ N int64 }](ctx, tx, errNotOurs, "remove rows", remove,
 				t.AnalysisID, t.DatasetID, t.Token, a.batchSize)
 			n = gone.N

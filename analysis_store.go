@@ -1,10 +1,7 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -35,7 +32,7 @@ func (a *analyzer) storeBatch(ctx context.Context, t task, b batch) error {
 			warnings = (warnings || ARRAY(SELECT w FROM unnest($8::text[]) w WHERE w <> ALL (a.warnings)))[1:$9]
 		WHERE id = $1 AND owner_token = $2 AND finished_at IS NULL`
 
-	err := changeAnalysis(ctx, a.db, t.AnalysisID, func(tx pgx.Tx) error {
+	err := a.changeAnalysis(ctx, t, func(tx pgx.Tx) error {
 		before, err := replaceRows(ctx, tx, t, b.files)
 		if err != nil {
 			return err
@@ -230,9 +227,5 @@ func sameContent(a, b ElevationDatasetFileMeta) bool {
 	a.AnalyzedAt = b.AnalyzedAt
 	a.MD5 = b.MD5
 	a.SHA256 = b.SHA256
-	x, errA := json.Marshal(a)
-	y, errB := json.Marshal(b)
-
-	// With an error they count as different.
-	return errors.Join(errA, errB) == nil && bytes.Equal(x, y)
+	return isSame(a, b)
 }

@@ -150,13 +150,17 @@ func (a *analyzer) tryWork(ctx context.Context, duty duty) bool {
 	return false
 }
 
+// sendFunc passes a function to the goroutine that has called runDetached, and waits until it is
+// taken. After that goroutine has given up, it returns an error.
+type sendFunc func(result func() error) error
+
 // runDetached runs work in its own goroutine, because a call of a dead network file system may
 // never return. Functions that work passes to send run in the caller's goroutine, in order. The
 // goroutine is abandoned if ctx ends, if such a function fails, or (errHangs) if neither a function
 // nor progress comes within a.patience. Abandoned work must not touch the caller's data; its send
 // fails.
 func (a *analyzer) runDetached(ctx context.Context, progress *atomic.Int64,
-	work func(ctx context.Context, send func(func() error) error) error) error {
+	work func(ctx context.Context, send sendFunc) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
@@ -244,14 +248,12 @@ type task struct {
 	DatasetID  int64
 	Path       string // of the dataset
 	About      datasetAbout
-	Force      bool
-	Checksums  bool
-	Heights    bool
-	Token      string // the fencing token: the claim is void once the row has another
-	Known      bool   // the dataset has rows
-	Step       string // stepMerge and so on
-	Failures   int    // attempts that the database refused
-	Deaths     int    // of owners
+	analysisOptions
+	Token    string // the fencing token: the claim is void once the row has another
+	Known    bool   // the dataset has rows
+	Step     string // stepMerge and so on
+	Failures int    // attempts that the database refused
+	Deaths   int    // of owners
 
 	OthersMaySee    bool // another living instance may see the directory
 	OthersHaveLived bool // another instance has lived since the analysis was queued
@@ -284,8 +286,8 @@ const (
 	onlyContents     duty = "contents"
 )
 
-// claim claims an analysis without an owner.
-func (a *analyzer) claim(ctx context.Context, token string, duty duty) ([]task, error) {
+// claim claims an analysis without an owner. If there is none, the id of the task is 0.
+func (a *analyzer) claim(ctx context.Context, token string, duty duty) (task, error) {
 	const query = `
 		UPDATE analyses a
 		SET
@@ -329,7 +331,7 @@ func (a *analyzer) claim(ctx context.Context, token string, duty duty) ([]task, 
 				SELECT FROM elevation_dataset_file_meta f WHERE f.dataset_id = a.dataset_id
 			) AS known`
 
-	return collect[task](ctx, a.db, "claim analysis", query, a.instance, token, duty)
+	return collectOne[task](ctx, a.db, nil, "claim analysis", query, a.instance, token, duty)
 }
 
 // work claims an analysis, does it and settles it. It reports whether there was one. The context of
@@ -341,16 +343,15 @@ func (a *analyzer) work(ctx context.Context, duty duty) (worked bool, err error)
 	a.held.Store(token, true)
 	defer a.held.Delete(token)
 
-	tasks, err := a.claim(ctx, token, duty)
+	t, err := a.claim(ctx, token, duty)
 	if err != nil { // the claim may have been committed
 		a.release(ctx, token, false)
 	}
 
-	if len(tasks) == 0 {
+	if t.AnalysisID == 0 {
 		return false, err
 	}
 
-	t := tasks[0]
 	working, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	go a.watchOwnership(working, t, cancel)

@@ -424,10 +424,10 @@ func TestSetCRSWhileAnAnalysisFails(t *testing.T) {
 			c := ts.signIn("root", "all")
 			dataset := fmt.Sprintf("/api/v1/datasets/%d", ts.addChecked("tiles", nil))
 			c.must(202, "POST", dataset+"/analyses", nil)
-			tasks := must(ts.analyzer.claim(t.Context(), "00000000-0000-4000-8000-000000000001", oldestAnalysis))
-			ts.exec(row.change, tasks[0].AnalysisID)
+			claimed := must(ts.analyzer.claim(t.Context(), "00000000-0000-4000-8000-000000000001", oldestAnalysis))
+			ts.exec(row.change, claimed.AnalysisID)
 			c.must(200, "PATCH", dataset, map[string]any{"about": map[string]any{"default_crs": "EPSG:2154"}})
-			ts.analyzer.settle(t.Context(), tasks[0], unavailable("gone"))
+			ts.analyzer.settle(t.Context(), claimed, unavailable("gone"))
 
 			failed := ts.queryInt(`SELECT count(*) FROM analyses WHERE state = 'failed'`)
 			check(t, "failed", failed, 1)

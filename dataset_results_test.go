@@ -199,18 +199,18 @@ func TestCanceledWhileChecking(t *testing.T) {
 	dataset := c.addDataset("tiles")
 	location := c.must(202, "POST", dataset+"/analyses", nil).header.Get("Location")
 	ctx := t.Context()
-	tasks := must(ts.analyzer.claim(ctx, "00000000-0000-4000-8000-000000000001", oldestAnalysis))
-	if err := ts.analyzer.merge(ctx, tasks[0]); err != nil {
+	claimed := must(ts.analyzer.claim(ctx, "00000000-0000-4000-8000-000000000001", oldestAnalysis))
+	if err := ts.analyzer.merge(ctx, claimed); err != nil {
 		t.Fatal(err)
 	}
-	if err := ts.analyzer.setStep(ctx, tasks[0], stepCheck); err != nil {
+	if err := ts.analyzer.setStep(ctx, claimed, stepCheck); err != nil {
 		t.Fatal(err)
 	}
 	if a := c.must(200, "GET", location, nil); a.text("state") != stateChecking {
 		t.Errorf("in the step: %s", a.body)
 	}
 	ts.exec(`UPDATE analyses SET owner = NULL, owner_token = NULL`)
-	if err := ts.analyzer.check(ctx, tasks[0]); !errors.Is(err, errNotOurs) {
+	if err := ts.analyzer.check(ctx, claimed); !errors.Is(err, errNotOurs) {
 		t.Errorf("without ownership: %v", err)
 	}
 	if a := c.must(200, "GET", dataset+"/report", nil); a.text("verdict") != notChecked || a.text("running") != stateChecking {

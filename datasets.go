@@ -377,18 +377,17 @@ func (c *catalogue) updateDataset(w http.ResponseWriter, r *http.Request, in dat
 // deleteDataset answers DELETE /api/v1/datasets/{id}: it deletes the rows of a dataset. The files
 // stay.
 func (c *catalogue) deleteDataset(w http.ResponseWriter, r *http.Request) error {
+	const lock = `
+		SELECT pg_advisory_xact_lock($2::bigint + id)
+		FROM analyses
+		WHERE dataset_id = $1 AND finished_at IS NULL`
+
 	ctx := r.Context()
 	return writeDone(w, c.changeDataset(r, "dataset.delete", func(tx pgx.Tx, d dataset) (_, _ any, err error) {
-		running, err := runningAnalysis(ctx, tx, d.ID)
+		// Wait for the batches that are being stored.
+		_, err = execute(ctx, tx, "lock analysis", lock, d.ID, lockAnalyses)
 		if err != nil {
 			return nil, nil, err
-		}
-
-		// Wait for the batches that are being stored.
-		if running != 0 {
-			if err := advisoryLock(ctx, tx, lockAnalyses+running); err != nil {
-				return nil, nil, err
-			}
 		}
 
 		_, err = execute(ctx, tx, "delete dataset", `DELETE FROM datasets WHERE id = $1`, d.ID)
