@@ -140,7 +140,7 @@ func TestBenchQueries(t *testing.T) {
 					OR (bbox[3] + CASE WHEN bbox[3] < bbox[1] THEN 360 ELSE 0 END) >= $3 + 360::float8)
 			LIMIT $7
 		)
-		SELECT f.dataset_id, (SELECT name FROM datasets WHERE id = f.dataset_id) AS dataset, 0 AS hits,` + fileColumns + `
+		SELECT f.dataset_id, (SELECT name FROM datasets WHERE id = f.dataset_id) AS dataset, 0::float8 AS rank, 0 AS hits,` + fileColumns + `
 		FROM hits f
 		ORDER BY path
 		LIMIT 51`
