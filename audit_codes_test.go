@@ -111,3 +111,71 @@ func compareCodes(t *testing.T, what string, documented, declared map[string]str
 		t.Errorf("%s %s: openapi.yaml has it, the program does not", what, code)
 	}
 }
+
+// TestFindingCodes: every code of findings that the checks use is in kindsOfFindings. Findings of any other code would
+// be lost.
+func TestFindingCodes(t *testing.T) {
+	t.Parallel()
+	set, files := sources(t)
+	info := &types.Info{
+		Types: map[ast.Expr]types.TypeAndValue{},
+		Defs:  map[*ast.Ident]types.Object{},
+	}
+	pkg := typeCheck(t, slices.Collect(maps.Values(files)), info)
+
+	known := severities()
+	seen := map[string]bool{}
+	look := func(expression ast.Expr) {
+		value := info.Types[expression].Value
+		if value == nil || value.Kind() != constant.String {
+			return // a variable: it gets its value elsewhere
+		}
+		code := constant.StringVal(value)
+		seen[code] = true
+		if known[code] == "" {
+			t.Errorf("%s: kindsOfFindings lacks %q", set.Position(expression.Pos()), code)
+		}
+	}
+
+	for name, file := range files {
+		if !strings.HasPrefix(name, "dataset_checks") && !strings.HasPrefix(name, "dataset_expectation") {
+			continue
+		}
+		ast.Inspect(file, func(node ast.Node) bool {
+			switch node := node.(type) {
+			case *ast.CallExpr:
+				method, ok := node.Fun.(*ast.SelectorExpr)
+				if ok && (method.Sel.Name == "found" || method.Sel.Name == "foundIn") {
+					look(node.Args[0])
+				}
+			case *ast.AssignStmt:
+				for i, to := range node.Lhs {
+					if name, ok := to.(*ast.Ident); ok && name.Name == "code" && len(node.Rhs) == len(node.Lhs) {
+						look(node.Rhs[i])
+					}
+				}
+			case *ast.CompositeLit:
+				of, ok := info.Types[node].Type.Underlying().(*types.Struct)
+				isPositional := ok && len(node.Elts) == of.NumFields() && of.NumFields() > 0 && of.Field(0).Name() == "code"
+				if isPositional {
+					look(node.Elts[0])
+				}
+			}
+			return true
+		})
+	}
+	for name, object := range info.Defs {
+		code, isConst := object.(*types.Const)
+		if isConst && code.Parent() == pkg.Scope() && strings.HasPrefix(name.Name, "finding") {
+			seen[constant.StringVal(code.Val())] = true
+			if known[constant.StringVal(code.Val())] == "" {
+				t.Errorf("%s: kindsOfFindings lacks %s", set.Position(name.Pos()), name.Name)
+			}
+		}
+	}
+	for code := range known {
+		if !seen[code] {
+			t.Errorf("kindsOfFindings has %s, which no check finds", code)
+		}
+	}
+}

@@ -4,14 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"math"
+	"regexp"
 	"slices"
 	"strings"
 )
 
 // area is the coordinates of a GeoJSON MultiPolygon (RFC 7946, section 3.1.7): polygons of closed
-// rings, the first of which is the outer one. A polygon may have no inside: see geometry.polygons.
+// rings. The first ring is the outer one. A polygon may have no inside: see geometry.polygons.
 type area [][][]position
 
 // maxCorners is how many corners the area of a search may have. The area is compared with each file
@@ -31,7 +30,7 @@ var errNoGeometry = errors.New("not a GeoJSON geometry")
 // polygons returns the geometry as the coordinates of a MultiPolygon, and how many corners it has.
 // Lines and points are polygons without an inside: the ring of a line goes there and back, and a
 // point is a line of two equal corners.
-func (g geometry) polygons() (polygons [][][][]float64, corners int, err error) {
+func (g geometry) polygons() (polygons area, corners int, err error) {
 	if g.Type == "GeometryCollection" {
 		for _, part := range g.Geometries {
 			more, n, err := part.polygons()
@@ -51,15 +50,17 @@ func (g geometry) polygons() (polygons [][][][]float64, corners int, err error) 
 		list = "[" + list + "]"
 	}
 
-	var points [][]float64
-	var lines [][][]float64
+	var points []position
+	var lines [][]position
 	into := map[string]any{
 		"Point":      &points,
 		"LineString": &lines,
 		"Polygon":    &polygons,
 	}[kind]
-	hasNull := strings.Contains(list, "null") // which Unmarshal takes for 0
-	if into == nil || hasNull || json.Unmarshal([]byte(list), into) != nil {
+
+	// Unmarshal takes null for 0, and so a second coordinate that is missing.
+	lacksNumber, _ := regexp.MatchString(`null|\[[^,[\]]*\]`, list)
+	if into == nil || lacksNumber || json.Unmarshal([]byte(list), into) != nil {
 		return nil, 0, errNoGeometry
 	}
 
@@ -73,57 +74,51 @@ func (g geometry) polygons() (polygons [][][][]float64, corners int, err error) 
 		corners += len(line)
 		back := slices.Clone(line)
 		slices.Reverse(back)
-		polygons = append(polygons, [][][]float64{append(line, back...)})
+		polygons = append(polygons, [][]position{append(line, back...)})
 	}
 
 	corners += len(points)
 	for _, p := range points {
-		polygons = append(polygons, [][][]float64{{p, p, p, p}})
+		polygons = append(polygons, [][]position{{p, p, p, p}})
 	}
 	return polygons, corners, nil
 }
 
 // readGeometry reads a GeoJSON geometry of one of the types, or of any type if none is given. It
-// returns the area, and the box around it as the text of the parameter bbox. ok is false for any
-// other text, and for a geometry of more than most corners.
-func readGeometry(text string, most int, types ...string) (value string, a area, ok bool) {
+// returns the area, and the box around it: west, south, east, north. ok is false for any other
+// text, and for a geometry of more than most corners.
+func readGeometry(text string, most int, types ...string) (box []float64, a area, ok bool) {
 	// A corner has three numbers at most. Count before anything is built.
 	if strings.Count(text, ",") > 3*most {
-		return "", nil, false
+		return nil, nil, false
 	}
 
 	var g geometry
 	err := json.Unmarshal([]byte(text), &g)
 	isType := types == nil || slices.Contains(types, g.Type)
 	if err != nil || !isType {
-		return "", nil, false
+		return nil, nil, false
 	}
 
-	polygons, corners, err := g.polygons()
-	if err != nil || len(polygons) == 0 || corners > most {
-		return "", nil, false
+	a, corners, err := g.polygons()
+	if err != nil || len(a) == 0 || corners > most {
+		return nil, nil, false
 	}
 
-	box := emptyRange()
-	turned := emptyRange() // the same box, with polygons that begin west of 0° moved 360° east
-	for _, polygon := range polygons {
-		var rings [][]position
+	all := emptyRange()
+	turned := emptyRange() // the same, with polygons that begin west of 0° moved 360° east
+	for _, polygon := range a {
 		around := emptyRange()
 		for _, ring := range polygon {
-			positions := ringPositions(ring)
-			n := len(positions)
-			isClosed := n >= 4 && positions[0] == positions[n-1]
+			isClosed := len(ring) >= 4 && ring[0] == ring[len(ring)-1]
 			if !isClosed {
-				return "", nil, false
+				return nil, nil, false
 			}
-			around.add(positions...)
-			rings = append(rings, positions)
+			around.add(ring...)
 		}
-		a = append(a, rings)
 
-		isComplete := isFinite(around.west + around.south) // it has rings, and no NaN
-		if !isComplete {
-			return "", nil, false
+		if len(polygon) == 0 {
+			return nil, nil, false
 		}
 
 		outermost := [...]position{
@@ -131,7 +126,7 @@ func readGeometry(text string, most int, types ...string) (value string, a area,
 			{around.east, around.north},
 		}
 		for _, corner := range outermost {
-			box.add(corner)
+			all.add(corner)
 			if around.west < 0 {
 				corner[0] += 360
 			}
@@ -139,15 +134,14 @@ func readGeometry(text string, most int, types ...string) (value string, a area,
 		}
 	}
 
-	// A box that lies beyond ±180° is refused as it is.
-	if box.west >= -180 && box.east <= 180 {
-		box.west, box.east = narrowerRange(box.west, box.east, turned.west, turned.east)
+	// readBox refuses a box that lies beyond ±180°.
+	if all.west >= -180 && all.east <= 180 {
+		all.west, all.east = narrowerRange(all.west, all.east, turned.west, turned.east)
 	}
-	value = fmt.Sprintf("%v,%v,%v,%v", box.west, box.south, box.east, box.north)
-	return value, a, true
+	return []float64{all.west, all.south, all.east, all.north}, a, true
 }
 
-// boxMargin is how far a footprint may reach out of its file's box, in degrees: it is rounded.
+// boxMargin is how far, in degrees, a footprint may reach out of its file's box, which is rounded.
 const boxMargin = 1e-8
 
 // widened returns the box with a margin of boxMargin.
@@ -179,18 +173,9 @@ func areaOf(box mapBox) (a area) {
 	return a
 }
 
-// ringPositions returns the positions of a ring. A missing coordinate becomes NaN.
-func ringPositions(ring [][]float64) (positions []position) {
-	for _, p := range ring {
-		p = append(p, math.NaN(), math.NaN())
-		positions = append(positions, position{p[0], p[1]})
-	}
-	return positions
-}
-
-// narrowerRange returns the narrower of two ranges of longitudes around the same boxes, within
-// ±180. Across 180° its west is greater than its east. In the second range, boxes that begin west
-// of 0° lie a turn further east, so that boxes on both sides of 180° do not span the globe.
+// narrowerRange returns the narrower of two ranges of longitudes around the same boxes. In the
+// second range, boxes that begin west of 0° lie a turn further east. So boxes on both sides of 180°
+// do not span the globe. The result is within ±180; across 180° its west is greater than its east.
 func narrowerRange(west, east, turnedWest, turnedEast float64) (float64, float64) {
 	if turnedEast-turnedWest < east-west {
 		west = turnedWest

@@ -52,21 +52,21 @@ type fileKind struct {
 	status      string
 	format      string
 	extension   string // of the path, in lower case
-	unread      string // the name of a format that Cairn does not read, or halfFinished
+	unread      string // the name of a format that Cairn does not read, or halfFinished; else ""
 	system      string // the CRS: a code, a name or ""
 	definition  string // of a CRS without a code
 	unit        string // of the CRS, set in fileSet.kinds only
 	vertical    string // notStated without one; so are the next two
 	sampleType  string
 	nodata      string
-	heightUnit  string // see readRows; "": the file does not state one
+	heightUnit  string // see rowsToCheck; "": the file does not state one
 	scale       string
 	bands       string
 	orientation string // isNorthUp, isSouthUp or rotated; "": the file has no box that counts
-	isNamed     bool   // as the expectation says
-	isNameWrong bool   // the reader says so
-	isOutside   bool   // of the area of use of the CRS
-	isWarned    bool   // of anything else
+	isNamed     bool   // the name is as expected
+	isNameWrong bool   // a warning says that the name is wrong
+	isOutside   bool   // a warning says that the file is outside the area of use of its CRS
+	isWarned    bool   // there are other warnings
 }
 
 // halfFinished stands for the format of a file whose copying has not ended.
@@ -120,23 +120,21 @@ type flawList struct {
 	folders map[uint64]folderFlaws // by fileRecord.folder; 0 for the whole dataset
 }
 
-// folderFlaws counts the findings of a folder, of which file is one.
+// folderFlaws counts the findings of a folder.
 type folderFlaws struct {
-	file  int32
+	file  int32 // any file of the folder
 	total int64
 }
 
-// flaw is one finding, of the file with that index; a file has at most one of each kind. If other
-// is a file, its path is added to detail. Without a detail, the finding shows the reason or the
-// warnings of the row.
+// flaw is one finding. A file has at most one of each kind. If other is a file, its path is added
+// to detail. Without a detail, the finding shows the reason or the warnings of the row.
 type flaw struct {
-	file   int32
+	file   int32 // an index of fileSet.files, as other
 	other  int32
 	detail string
 }
 
-// noFile is the index in a flaw that names no file: file for a finding about the whole dataset,
-// other where a finding is about one file only.
+// noFile stands for no file. A flaw without a file is a finding about the whole dataset.
 const noFile = int32(-1)
 
 // maxFlaws is how many findings of a kind are kept. The totals are always exact.
@@ -295,7 +293,7 @@ func (s *fileSet) foundIn(code string, file int32, detail string) {
 	s.found(code, flaw{file: file, other: noFile, detail: detail})
 }
 
-// found notes a finding of a file, or of the whole dataset.
+// found notes a finding.
 func (s *fileSet) found(code string, f flaw) {
 	list := s.flaws[code]
 	if list == nil {
@@ -440,7 +438,7 @@ func (s *fileSet) checkStatus() {
 	}
 }
 
-// median returns the middle one of at least one value. It sorts the values.
+// median returns the middle one of at least one value; of two, the smaller. It sorts the values.
 func median(values []float64) float64 {
 	slices.Sort(values)
 	return values[(len(values)-1)/2]

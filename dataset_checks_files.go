@@ -37,15 +37,15 @@ func attributes() []attribute {
 // value returns the value that a file has. It is "" if the file has none.
 func (a attribute) value(r *fileRecord, k *fileKind) string {
 	switch a.name {
-	// Of every file.
+	// These are known of every file.
 	case "status":
 		return k.status
 	case "format":
 		return k.format
 
-	// Of rasters.
+	// These are known of rasters.
 	case "CRS":
-		if k.isLocated() { // else no_extent says so
+		if k.isLocated() { // else the finding no_extent says that there is none
 			return k.system
 		}
 	case "vertical CRS":
@@ -95,8 +95,8 @@ type scope struct {
 // minLot is the least number of files with a common value that is taken for intended.
 const minLot = 10
 
-// usualValues returns the values that are no finding: a value that three quarters of the files
-// have, and every value that a tenth of them and at least minLot have.
+// usualValues returns the values that are no finding. Three quarters of the files have such a
+// value, or a tenth of them and at least minLot.
 func usualValues(counts map[string]int, files int) (usual []string) {
 	for value, n := range counts {
 		isLot := n >= minLot && n*10 >= files
@@ -124,9 +124,9 @@ func (s *fileSet) checkAttributes() {
 			continue
 		}
 
-		// The usual values of the folders, by their scopes without the folder.
-		all := map[scope]map[string]int{} // counts
-		usualOfAll := map[scope][]string{}
+		// The values of all folders together, by scopes without a folder.
+		all := map[scope]map[string]int{}  // how many files have each value
+		usualOfAll := map[scope][]string{} // the values that are usual in a folder
 
 		scopeOf := func(r *fileRecord, k *fileKind) (of scope) {
 			if sizes[r.folder] >= minLot {
@@ -155,7 +155,7 @@ func (s *fileSet) checkAttributes() {
 			of := scopeOf(s.record(files[0]))
 			usual, counts := s.checkScope(a, files)
 			if len(usual) != 1 {
-				s.addMixed(mixed, of.folder, files[0], a.name+": "+a.count(counts))
+				s.addMixed(mixed, of.folder, files[0], a.name+": "+mostFrequent(counts))
 			}
 
 			of.folder = 0
@@ -176,7 +176,7 @@ func (s *fileSet) checkAttributes() {
 		for of, usual := range usualOfAll {
 			slices.Sort(usual)
 			if len(slices.Compact(usual)) > 1 {
-				s.addMixed(mixed, 0, noFile, a.name+": "+a.count(all[of]))
+				s.addMixed(mixed, 0, noFile, a.name+": "+mostFrequent(all[of]))
 			}
 		}
 	}
@@ -245,8 +245,8 @@ func titleOfCode(text string) string {
 	return text + " (" + record.name() + ")"
 }
 
-// count returns the most frequent values as text: "3 files EPSG:25832, 2 files EPSG:25833".
-func (a attribute) count(counts map[string]int) string {
+// mostFrequent returns the most frequent values as text: "3 files EPSG:25832, 2 files EPSG:25833".
+func mostFrequent(counts map[string]int) string {
 	const maxValues = 5
 	values := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
 		return cmp.Or(
@@ -268,8 +268,8 @@ func (a attribute) count(counts map[string]int) string {
 	return strings.Join(texts, ", ")
 }
 
-// contents returns how many files have which status and format and, for each attribute and for the
-// size in pixels, how many rasters have which value.
+// contents counts the files by status and by format, and the rasters by each attribute and by their
+// size in pixels.
 func (s *fileSet) contents() (all []contentCount) {
 	ofFiles := []attribute{{name: "status"}, {name: "format"}}
 	size := attribute{name: "size in pixels"}
@@ -287,7 +287,7 @@ func (s *fileSet) contents() (all []contentCount) {
 		}
 
 		if len(counts) > 0 {
-			all = append(all, contentCount{a.name, a.count(counts)})
+			all = append(all, contentCount{a.name, mostFrequent(counts)})
 		}
 	}
 
@@ -326,9 +326,9 @@ func (s *fileSet) covered() (area float64) {
 }
 
 // checkSamePlace finds tiles with the same extent (to a tenth of a pixel) and size in pixels. The
-// tile with the right name, the shortest path or the newest time is no finding. Of the others,
-// those with its size in bytes are duplicates, unless compareCopies finds other bytes in them. The
-// rest are overlaps.
+// tile with the right name, the shortest path or the newest time is no finding. Others of the same
+// size in bytes are duplicates, unless compareCopies finds other bytes in them. The rest are
+// overlaps.
 func (s *fileSet) checkSamePlace() {
 	type extentKey struct {
 		system     string

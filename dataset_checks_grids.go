@@ -34,7 +34,7 @@ type tileGrid struct {
 	cells     []tileCell // by row, column and file
 	runs      []cellRun  // of cells with a tile
 	gaps      []cellRun
-	named     map[string]namedTile // some missing tiles, by name
+	named     map[cellRun]missingTile // missing tiles whose paths are known
 }
 
 // cellRun is a run of cells in one row of a grid, from one column to another, both included.
@@ -58,30 +58,23 @@ type missingTile struct {
 	MinY     float64 `json:"min_y"`
 	MaxX     float64 `json:"max_x"`
 	MaxY     float64 `json:"max_y"`
-	Expected string  `json:"expected,omitempty"` // its path, if the names of its neighbours say it
-	There    string  `json:"there,omitempty"`    // what is wrong with the file that has this path
+	Expected string  `json:"expected,omitempty"` // the path that its neighbours' names suggest
+	There    string  `json:"there,omitempty"`    // what is wrong with the file of this path; "": there is none
 
 	definition string // as in tileGrid
 }
 
-// makeGrids makes a grid for each CRS and pixel height that at least three tiles have. It keeps the
-// 20 grids with the most tiles. In degrees, the pixels of one grid may get wider to the poles.
+// makeGrids makes a grid for each CRS and pixel height, to 6 digits, of at least three tiles. It
+// keeps the 20 grids with the most tiles. In degrees, the pixels of one grid may get wider to the
+// poles.
 func (s *fileSet) makeGrids() {
 	const maxGrids = 20
-	type system struct {
-		crs        string
-		definition string
-		pixel      string // the height, with 6 digits
-	}
 	key := func(r *fileRecord, k *fileKind) uint64 {
 		if !k.isTile() {
 			return 0
 		}
-		return maphash.Comparable(s.seed, system{
-			crs:        k.system,
-			definition: k.definition,
-			pixel:      strconv.FormatFloat(r.dy, 'e', 5, 64),
-		})
+		height := strconv.FormatFloat(r.dy, 'e', 5, 64)
+		return maphash.Comparable(s.seed, [...]string{k.system, k.definition, height})
 	}
 
 	s.grids = []tileGrid{}
@@ -115,7 +108,7 @@ func (s *fileSet) makeGrids() {
 	for i := range s.grids {
 		g := &s.grids[i]
 		g.index = i
-		g.named = map[string]namedTile{}
+		g.named = map[cellRun]missingTile{}
 
 		s.measure(g)
 		s.fillCells(g)
@@ -147,7 +140,7 @@ func (s *fileSet) measure(g *tileGrid) {
 	for _, file := range g.files {
 		r := &s.files[file]
 		isUsual := math.Abs(r.dx-g.DX) < g.DX*1e-6
-		if isUsual { // else its columns may begin elsewhere
+		if isUsual { // the columns of other tiles may begin elsewhere
 			xs = append(xs, r.x)
 		}
 		ys = append(ys, r.y)
@@ -248,7 +241,7 @@ func compareCells(a, b tileCell) int {
 }
 
 // tileMisfit holds how far each edge of a tile lies east or north of that edge of its cell, in
-// pixels of the tile. If most tiles are larger than their cells, that much does not count.
+// pixels of the tile. If most tiles are larger than their cells, only the rest counts.
 type tileMisfit struct {
 	west  float64
 	south float64
@@ -258,7 +251,7 @@ type tileMisfit struct {
 
 // misfit returns the misfit of a tile.
 func (g *tileGrid) misfit(r *fileRecord) (off tileMisfit) {
-	// edges returns the misfit along one axis. Most tiles are by usual pixels larger than a cell.
+	// edges returns the misfit along one axis. Most tiles are larger than a cell by usual pixels.
 	edges := func(from, size, step, pixel, usual float64) (lower, upper float64) {
 		cell := math.Floor((from + size/2) / step)
 		lower = (from - cell*step) / pixel
@@ -348,8 +341,8 @@ func (g *tileGrid) at(row, column int64, limit int) []tileCell {
 	return g.cells[from:to]
 }
 
-// around returns the other tiles in the cells of a tile, and in those that touch them. Of each cell
-// it looks at the first maxStack only.
+// around returns the other tiles in the cells of a tile, and in the cells that touch them: at most
+// maxStack of each cell.
 func (g *tileGrid) around(file int32, cells []tileCell) (others []int32) {
 	for _, c := range cells {
 		for i := range int64(9) { // the cell, and the eight around it
@@ -370,11 +363,15 @@ func (g *tileGrid) around(file int32, cells []tileCell) (others []int32) {
 // maxStack is how many tiles in one place are compared with each other.
 const maxStack = 100
 
-// checkCells finds tiles that do not fill exactly their cell, and overlaps with their neighbours.
-// It also finds tiles with at least five neighbours, all of which are far larger files: a tile
-// without data, or of one height, compresses well.
+// checkCells finds tiles that do not exactly fill their cell, and overlaps with their neighbours.
+// It also finds tiles that are far smaller files than all their neighbours, if there are at least
+// five: a tile without data, or of one height, compresses well.
 func (s *fileSet) checkCells(g *tileGrid) {
 	const factor = 10 // how much larger the neighbours of a suspect tile are
+
+	if len(g.cells) == 0 {
+		return // all its rasters are too large for tiles
+	}
 
 	// Most tiles are of the usual size and fill their cells. Only the others are looked at.
 	usual := s.median(g, func(r *fileRecord) float64 { return float64(r.size) })
@@ -415,8 +412,8 @@ func (s *fileSet) checkCells(g *tileGrid) {
 	}
 }
 
-// overlap returns the area that two tiles share, in the unit of their CRS. One pixel does not
-// count, nor what neighbours usually share.
+// overlap returns the area that two tiles share, in the square of the unit of their CRS. It is 0 if
+// they share no more than neighbours usually do, and one pixel.
 func (g *tileGrid) overlap(a, b *fileRecord) float64 {
 	width := min(a.x+a.w, b.x+b.w) - max(a.x, b.x)
 	height := min(a.y+a.h, b.y+b.h) - max(a.y, b.y)
@@ -430,7 +427,7 @@ func (g *tileGrid) overlap(a, b *fileRecord) float64 {
 }
 
 // checkOverlap finds the neighbours that a misaligned tile overlaps. If both are misaligned, the
-// one with the later path gets the finding. checkSamePlace finds tiles with the same extent.
+// one with the later path gets the finding. Tiles with the same extent are left to checkSamePlace.
 func (s *fileSet) checkOverlap(g *tileGrid, file int32, around []int32) {
 	if s.isCopy[file] {
 		return
@@ -516,10 +513,9 @@ func (g *tileGrid) tile(run cellRun) missingTile {
 	x := g.X + float64(run.From)*g.East
 	y := g.Y + float64(run.Row)*g.North
 	width := float64(run.To-run.From+1) * g.East
-	name := fmt.Sprintf("%s %.8g %.8g", g.CRS, x, y)
-	named := g.named[name]
+	named := g.named[run]
 	return missingTile{
-		Name:       name,
+		Name:       fmt.Sprintf("%s %.8g %.8g", g.CRS, x, y),
 		Grid:       g.index,
 		CRS:        g.CRS,
 		Column:     run.From,
@@ -528,30 +524,25 @@ func (g *tileGrid) tile(run cellRun) missingTile {
 		MinY:       y,
 		MaxX:       x + width,
 		MaxY:       y + g.North,
-		Expected:   named.expected,
-		There:      named.there,
+		Expected:   named.Expected,
+		There:      named.There,
 		definition: g.Definition,
 	}
 }
 
-// namedTile is the path that a missing tile would have, and what is wrong with the file there.
-type namedTile struct {
-	expected string // the path
-	there    string // what is wrong; "" if there is no such file
+// setNamed stores a missing tile whose path is known, for its cell.
+func (g *tileGrid) setNamed(tile missingTile) {
+	g.named[cellRun{tile.Row, tile.Column, tile.Column}] = tile
 }
 
-// wantedTile is a missing tile with a neighbour. It lies that far east and north of the neighbour.
+// wantedTile is a missing tile, and a neighbour whose name follows a rule.
 type wantedTile struct {
-	grid      *tileGrid
-	name      string
-	neighbour int32
-	east      float64
-	north     float64
-	path      string // which nameMissing sets
+	missingTile
+	neighbour tileCell
 }
 
-// neighboursOfMissing returns, of the first maxFlaws missing tiles, those for which there is a
-// neighbour whose name follows a rule.
+// neighboursOfMissing returns those of the first maxFlaws missing tiles that have a neighbour whose
+// name follows a rule.
 func (s *fileSet) neighboursOfMissing() (wanted []wantedTile) {
 	tried := 0
 	for i := range s.grids {
@@ -562,15 +553,8 @@ func (s *fileSet) neighboursOfMissing() (wanted []wantedTile) {
 			}
 
 			tried++
-
 			if c, ok := s.neighbour(g, tile); ok {
-				wanted = append(wanted, wantedTile{
-					grid:      g,
-					name:      tile.Name,
-					neighbour: c.file,
-					east:      float64(tile.Column-c.column) * g.East,
-					north:     float64(tile.Row-c.row) * g.North,
-				})
+				wanted = append(wanted, wantedTile{tile, c})
 			}
 		}
 	}
@@ -578,8 +562,8 @@ func (s *fileSet) neighboursOfMissing() (wanted []wantedTile) {
 	return wanted
 }
 
-// neighbour returns the tile nearest to a missing one, of the next few before and after it, whose
-// name follows a rule.
+// neighbour returns the nearest tile whose name follows a rule. It looks at the few tiles before
+// and after the missing one, in the order of cells.
 func (s *fileSet) neighbour(g *tileGrid, tile missingTile) (nearest tileCell, ok bool) {
 	const tried = 8
 	at := g.find(tile.Row, tile.Column)

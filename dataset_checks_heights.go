@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -12,10 +11,10 @@ import (
 type heightRecord struct {
 	heightFigures
 	file     int32
-	metres   float64                 // a height in metres
+	metres   float64                 // the length of its unit of heights
 	step     float64                 // the least step to a neighbour that counts, in metres
-	edges    [4][edgeHeights]float32 // in metres, NaN where there is none: north, east, south, west
-	beside   [4]int32                // the files in the next cells of the grid, likewise; noFile: none
+	edges    [4][edgeHeights]float32 // north, east, south, west; in metres, NaN for a void
+	beside   [4]int32                // the files in the next cells of the grid, in the same order, or noFile
 	isFaulty bool                    // a finding says why its edges are unlike those of its neighbours
 }
 
@@ -42,8 +41,11 @@ func (s *fileSet) addHeights(r *fileRecord, k *fileKind, found *fileHeights) {
 		step:          0.5,
 		beside:        [4]int32{noFile, noFile, noFile, noFile},
 	}
-	if feet := map[string]float64{"foot": 0.3048, "US survey foot": 1200.0 / 3937}; feet[k.heightUnit] > 0 {
-		h.metres = feet[k.heightUnit]
+	switch k.heightUnit {
+	case "foot":
+		h.metres = 0.3048
+	case "US survey foot":
+		h.metres = 1200.0 / 3937
 	}
 	if strings.Contains(k.sampleType, "int") {
 		h.step = 3 // rounded heights make steps, too
@@ -63,7 +65,7 @@ func (s *fileSet) addHeights(r *fileRecord, k *fileKind, found *fileHeights) {
 func (s *fileSet) heightsNotExamined() []string {
 	switch {
 	case len(s.unmeasured) > 0:
-		return []string{"Heights were not examined: " + attribute{}.count(s.unmeasured) + "."}
+		return []string{"Heights were not examined: " + mostFrequent(s.unmeasured) + "."}
 	case len(s.heights) == 0:
 		return []string{"Heights were not examined."}
 	}
@@ -78,7 +80,7 @@ func (s *fileSet) measured(file int32) *heightRecord {
 	return &s.heights[s.files[file].heights-1]
 }
 
-// The sides of a tile, in the order of edges, as steps of rows and columns.
+// sides returns the steps of row and column to the neighbours of a tile, in the order of edges.
 func sides() [4][2]int64 { return [4][2]int64{{1, 0}, {0, 1}, {-1, 0}, {0, -1}} }
 
 // checkHeights finds wrong heights: in each file, then in comparison with its neighbours.
@@ -98,7 +100,7 @@ func (s *fileSet) checkHeights() {
 		}
 	}
 
-	// The first of these findings says what is wrong; the others would follow from it.
+	// A file gets only the first of these findings, because the others would follow from it.
 	alone := [...]struct {
 		code string
 		find func(h *heightRecord) string
@@ -126,15 +128,16 @@ func (s *fileSet) checkHeights() {
 	s.checkSeams()
 }
 
-// findDamage says which block cannot be decoded.
+// findDamage says how many blocks cannot be decoded. Like the functions below, it returns the
+// detail of a finding, or "" if there is none.
 func (h *heightRecord) findDamage() string {
 	if h.BadBlocks == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%s cannot be decoded, first %s", plural(h.BadBlocks, "block"), *cmp.Or(h.Damage, new("")))
+	return fmt.Sprintf("%s cannot be decoded, first %s", plural(h.BadBlocks, "block"), valueOr(h.Damage, ""))
 }
 
-// findNothing says that a file has no height.
+// findNothing says that all samples are void.
 func (h *heightRecord) findNothing() string {
 	if h.Voids < h.Samples {
 		return ""
@@ -142,8 +145,9 @@ func (h *heightRecord) findNothing() string {
 	return fmt.Sprintf("all of its %d samples are void", h.Samples)
 }
 
-// findUndeclared says which height is a usual value of voids. The height 0 is one where it is
-// frequent inside a tile, all edges lie above 50 m, and 0 is far from all other heights.
+// findUndeclared says which height stands for voids. Such heights are the usual values of nodata.
+// The height 0 is one if it is frequent inside a tile, no edge lies below 50 m, and all other
+// heights are far from 0.
 func (h *heightRecord) findUndeclared() string {
 	valid := float64(h.Samples - h.Voids)
 	frequent := float64(h.ModeSamples)
@@ -179,7 +183,7 @@ func (h *heightRecord) findUndeclared() string {
 	return fmt.Sprintf("0 in %.3g %% of its samples, where the others have a mean of %.4g", 100*frequent/valid, mean)
 }
 
-// findRange says that heights are no terrain's. Spikes in terrain are findings of their own.
+// findRange says that no terrain has such heights. Spikes in terrain are findings of their own.
 func (h *heightRecord) findRange() string {
 	const (
 		lowest  = -12_000 // in metres; the deepest sea has 10,900
@@ -245,8 +249,8 @@ func (s *fileSet) around(h *heightRecord) (all [][2]float64, n int) {
 	return all, n
 }
 
-// findFlat says which height a file has all over. It is water if a third of the neighbours' heights
-// along its edges are the same, to a metre.
+// findFlat says which height a file has all over. The file is water, and no finding, if a third of
+// the neighbours' heights along its edges are the same, to a metre.
 func (s *fileSet) findFlat(h *heightRecord) string {
 	if h.Min != h.Max {
 		return ""
@@ -265,8 +269,8 @@ func (s *fileSet) findFlat(h *heightRecord) string {
 	return fmt.Sprintf("%g all over; of %d heights of its neighbours, %d are like that", h.Min, len(all), near)
 }
 
-// findFeet says that the heights are in feet, among neighbours in metres. Low heights do not count,
-// because roundings do there.
+// findFeet says that the heights are in feet, among neighbours in metres. Low heights are left out:
+// rounding changes their ratio too much.
 func (s *fileSet) findFeet(h *heightRecord) string {
 	const (
 		ratio  = 3.2808
@@ -285,9 +289,9 @@ func (s *fileSet) findFeet(h *heightRecord) string {
 	return fmt.Sprintf("%d of %d heights along its edges are 3.28 times those of its neighbours: feet?", like, len(all))
 }
 
-// checkVoids finds files with at least 2 % of voids, and five times as many as nine tenths of the
-// files have. Voids at an edge without a neighbour, or beside one with more voids, are the end of
-// the area, or a coast.
+// checkVoids finds files with at least 2 % of voids, and with five times the share that nine tenths
+// of the files stay below. Voids at an edge are no finding if there is no neighbour, or one with
+// more voids: the area ends there, or there is a coast.
 func (s *fileSet) checkVoids() {
 	share := func(h heightRecord) float64 { return float64(h.Voids) / float64(h.Samples) }
 	var shares []float64
@@ -363,8 +367,8 @@ func offsets(pairs [][2]float64) (all []float64) {
 
 // checkSeams finds tiles whose heights along their edges are unlike those of their neighbours:
 // three quarters of them are higher, or lower, or far away. It also finds neighbours whose edges
-// run in parallel, with a step. A cliff between two tiles is none: its height varies, or one of its
-// sides is level.
+// run in parallel, with a step. A cliff between two tiles is no such step: its height varies, or
+// one of its sides is level.
 func (s *fileSet) checkSeams() {
 	var typical []float64
 	for i := range s.heights {
@@ -373,11 +377,14 @@ func (s *fileSet) checkSeams() {
 		}
 	}
 	usual := 0.0
-	if len(typical) >= 8 { // else one wrong tile would be usual
+	comparison := ""
+	if len(typical) >= 8 { // among fewer, one wrong tile would be usual
 		usual = median(typical)
+		comparison = fmt.Sprintf(", where %.2g m is usual", usual)
 	}
 
-	// isLarge reports whether a step is so many times what is usual, and what slopes explain.
+	// isLarge reports whether a step is more than so many times the usual one, and more than that
+	// many times the steepest slope.
 	isLarge := func(h *heightRecord, v, times float64) bool {
 		return v >= h.step && v > times*usual && v > times*s.steepest(h)
 	}
@@ -398,8 +405,8 @@ func (s *fileSet) checkSeams() {
 		}
 		slices.Sort(steps)
 		if isLarge(h, level, 2) || isLarge(h, steps[quarter], 5) {
-			const format = "a step of %.3g m along the edges to its %d neighbours, where %.2g m is usual"
-			s.foundIn("seam", h.file, fmt.Sprintf(format, median(steps), n, usual))
+			const format = "a step of %.3g m along the edges to its %d neighbours%s"
+			s.foundIn("seam", h.file, fmt.Sprintf(format, median(steps), n, comparison))
 			h.isFaulty = true
 		}
 	}
@@ -422,8 +429,8 @@ func (s *fileSet) checkSeams() {
 			relief := min(spread(own, median(own)), spread(others, median(others)))
 			isParallel := 4*spread(steps, step) < relief
 			if isParallel && isLarge(h, math.Abs(step), 3) {
-				const format = "a step of %.3g m all along the edge, where %.2g m is usual, to "
-				s.found("seam", flaw{h.file, h.beside[side], fmt.Sprintf(format, math.Abs(step), usual)})
+				detail := fmt.Sprintf("a step of %.3g m all along the edge%s, to ", math.Abs(step), comparison)
+				s.found("seam", flaw{h.file, h.beside[side], detail})
 				h.isFaulty = true
 			}
 		}

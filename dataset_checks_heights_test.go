@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"math/bits"
 	"slices"
@@ -204,6 +205,25 @@ func TestWrongHeights(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestStepAmongFewTiles: a step is found among four tiles, which do not tell what steps are usual.
+func TestStepAmongFewTiles(t *testing.T) {
+	t.Parallel()
+	d, _ := landscapeTiles(t, func(column, row int, f *pixelTIFF) {
+		value := f.value
+		if column == 9 && row == 12 {
+			f.value = func(band, x, y int) float64 { return value(band, x, y) + 10 }
+		}
+	})
+	four := []string{tileName(9, 12), tileName(10, 12), tileName(9, 13), tileName(10, 13)}
+	maps.DeleteFunc(d.rows, func(path string, _ *fileRow) bool { return !slices.Contains(four, path) })
+
+	_, found := d.check(t)
+	seams := found["seam"]
+	if len(seams) == 0 || !strings.HasPrefix(seams[0], four[0]+": a step of ") || strings.Contains(seams[0], "usual") {
+		t.Errorf("found %.2000q", found)
 	}
 }
 

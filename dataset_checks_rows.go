@@ -274,7 +274,7 @@ func (s *fileSet) nameMissing(ctx context.Context, q querier, datasetID int64) e
 	wanted := s.neighboursOfMissing()
 	var neighbours []int32
 	for _, tile := range wanted {
-		neighbours = append(neighbours, tile.neighbour)
+		neighbours = append(neighbours, tile.neighbour.file)
 	}
 
 	rows, err := s.rowsOf(ctx, q, findingMissing, neighbours)
@@ -285,9 +285,12 @@ func (s *fileSet) nameMissing(ctx context.Context, q querier, datasetID int64) e
 	// The names that the missing tiles should have.
 	var expected []string
 	for i, tile := range wanted {
-		r := s.files[tile.neighbour]
-		wanted[i].path = s.rules[r.pattern].rename(rows[r.id].Path, tile.east, tile.north)
-		expected = append(expected, wanted[i].path)
+		r := s.files[tile.neighbour.file]
+		g := s.grids[tile.Grid]
+		east := float64(tile.Column-tile.neighbour.column) * g.East
+		north := float64(tile.Row-tile.neighbour.row) * g.North
+		wanted[i].Expected = s.rules[r.pattern].rename(rows[r.id].Path, east, north)
+		expected = append(expected, wanted[i].Expected)
 	}
 
 	// The files that have these names.
@@ -298,11 +301,11 @@ func (s *fileSet) nameMissing(ctx context.Context, q querier, datasetID int64) e
 	}
 
 	for _, tile := range wanted {
-		named := namedTile{expected: tile.path}
-		if f, found := there[tile.path]; found {
-			named.there = f.fault(tile.grid)
+		g := &s.grids[tile.Grid]
+		if f, found := there[tile.Expected]; found {
+			tile.There = f.fault(g)
 		}
-		tile.grid.named[tile.name] = named
+		g.setNamed(tile.missingTile)
 	}
 
 	return err

@@ -161,6 +161,21 @@ func TestCleanDeliveries(t *testing.T) {
 	}
 }
 
+// TestStripsOnly: rasters that are long strips along both axes are no tiles of a grid.
+func TestStripsOnly(t *testing.T) {
+	t.Parallel()
+	d := delivery{"strips", map[string]*fileRow{}}
+	for i := range 2 {
+		offset := float64(i) * 1e6
+		d.tile(fmt.Sprintf("high%d.tif", i), "EPSG:25832", 100_000+offset, 5_000_000+offset, 1000, 10_000, 1, 1)
+		d.tile(fmt.Sprintf("wide%d.tif", i), "EPSG:25832", 400_000+offset, 5_500_000+offset, 10_000, 1000, 1, 1)
+	}
+
+	if s, found := d.check(t); len(found) > 0 || len(s.grids) != 1 || s.grids[0].isRegular {
+		t.Errorf("%d grids, findings %v", len(s.grids), found)
+	}
+}
+
 // TestContents: the summary counts statuses, formats and sizes, and the area that tiles cover.
 func TestContents(t *testing.T) {
 	t.Parallel()

@@ -15,8 +15,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// errDifferent is returned unless all rasters of two datasets are located, and all cells have the
-// same content. It means exit status 3.
+// errDifferent is the error of the command unless all rasters of both datasets are located, and all
+// cells have the same content. It means exit status 3.
 var errDifferent = errors.New("not all cells have the same content")
 
 // comparison compares the located files of a dataset with those of another, cell by cell.
@@ -24,7 +24,7 @@ type comparison struct {
 	catalogue *catalogue
 	here      dataset
 	there     dataset
-	by        actor                                      // whoever reads the comparison
+	by        actor                                      // who reads the comparison
 	query     func(do func(context.Context) error) error // runs do, which asks the database
 
 	totals     map[string]int64 // cells by result
@@ -54,12 +54,11 @@ const (
 // sameFile is the detail of two names that are links to one file.
 const sameFile = "the same file"
 
-// filePair is two files to compare, by row id; 0 is no file. isShared says that both datasets have
-// files in the cell.
+// filePair is two files to compare, by row id; 0 is no file.
 type filePair struct {
 	here     int64
 	there    int64
-	isShared bool
+	isShared bool // both datasets have files in the cell
 }
 
 // getComparison answers GET /api/v1/datasets/{id}/compare in JSON, or as text for Accept:
@@ -224,12 +223,12 @@ type cellFile struct {
 	pixel  float64 // its height
 }
 
-// maxNamedFiles is how many files of one cell are paired by more than their path and their order.
+// maxNamedFiles is how many files a cell may have to be paired by more than their path and order.
 const maxNamedFiles = 10_000
 
 // pairFiles pairs the files of one cell, which come in the order of their paths. First, files of
 // the same path are pairs, then files of the same name, then files with the same pixels and the
-// same corner (to a tenth of a pixel), then files with the same pixels, then any. It uses up the
+// same corner (to a tenth of a pixel), then files with the same pixels, then any. It changes the
 // slice.
 func pairFiles(cell []cellFile) (pairs []filePair) {
 	keys := []func(cellFile) string{
@@ -246,6 +245,7 @@ func pairFiles(cell []cellFile) (pairs []filePair) {
 	}
 
 	isShared := slices.ContainsFunc(cell, func(f cellFile) bool { return f.isHere != cell[0].isHere })
+	add := func(here, there int64) { pairs = append(pairs, filePair{here, there, isShared}) }
 
 	for _, key := range keys {
 		there := map[string][]int64{}
@@ -265,7 +265,7 @@ func pairFiles(cell []cellFile) (pairs []filePair) {
 			there[key(f)] = partners[1:]
 			isPaired[f.id] = true
 			isPaired[partners[0]] = true
-			pairs = append(pairs, filePair{f.id, partners[0], isShared})
+			add(f.id, partners[0])
 		}
 
 		cell = slices.DeleteFunc(cell, func(f cellFile) bool { return isPaired[f.id] })
@@ -273,11 +273,11 @@ func pairFiles(cell []cellFile) (pairs []filePair) {
 
 	// Each file that is left is compared with none.
 	for _, f := range cell {
-		pair := filePair{there: f.id, isShared: isShared}
 		if f.isHere {
-			pair = filePair{here: f.id, isShared: isShared}
+			add(f.id, 0)
+		} else {
+			add(0, f.id)
 		}
-		pairs = append(pairs, pair)
 	}
 
 	return pairs
@@ -428,8 +428,9 @@ func (c *comparison) pairCells(ctx context.Context, q querier) (pairs []filePair
 	return append(pairs, pairFiles(cell)...), nil
 }
 
-// compareRows compares the rows of pairs of files. With isSameContent, only the bytes of the files
-// are still to be compared. Boxes may differ by a tenth of a pixel, sizes of pixels by a millionth.
+// compareRows compares the rows of pairs of files. Its result isSameContent means that the bytes of
+// the files are still to be compared. Boxes may differ by a tenth of a pixel, sizes of pixels by a
+// millionth.
 func compareRows(ctx context.Context, q querier, pairs []filePair) ([]comparedCell, error) {
 	const query = `
 		WITH files AS MATERIALIZED (
@@ -510,7 +511,7 @@ func compareRows(ctx context.Context, q querier, pairs []filePair) ([]comparedCe
 	return collect[comparedCell](ctx, q, "compare rows", query, here, there, isShared)
 }
 
-// errChanged is the reason why a file is not compared whose row is out of date.
+// errChanged is the reason why a file is not compared: its row is out of date.
 var errChanged = errors.New("it has changed since it was analysed")
 
 // compareBytes reads the two files of a cell up to the block in which they differ. It returns the
@@ -563,7 +564,8 @@ func (c *comparison) compareBytes(ctx context.Context, cell comparedCell) (resul
 		}
 
 		if !bytes.Equal(blocks[0][:n], blocks[1][:n]) {
-			return isOtherContent, "their bytes differ" // the offset would give them away one by one
+			// The offset is secret: with many comparisons it would give the bytes away one by one.
+			return isOtherContent, "their bytes differ"
 		}
 	}
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	_ "embed"
 	"fmt"
@@ -498,7 +497,7 @@ func (c *coverage) layerOf(m extent) (layer int) {
 		return layerByStatus(len(m.Warnings) > 0)
 	}
 
-	size := *cmp.Or(m.ResolutionM, new(math.Inf(1)))
+	size := valueOr(m.ResolutionM, math.Inf(1))
 	for _, limit := range pixelLimits() {
 		if size >= limit {
 			layer++

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"encoding/csv"
 	"io"
 	"net/http"
@@ -77,7 +76,7 @@ func csvCell(value any) string {
 	case fileTime:
 		return v.Format(time.RFC3339Nano)
 	case *string:
-		return *cmp.Or(v, new(""))
+		return valueOr(v, "")
 	case *float64:
 		if v != nil {
 			return strconv.FormatFloat(*v, 'f', -1, 64)

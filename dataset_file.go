@@ -40,14 +40,13 @@ func (c *catalogue) getFile(w http.ResponseWriter, r *http.Request) error {
 	const findings = `
 		SELECT
 			code,
-			'' AS severity,
+			severity,
 			detail,
 			first_seen,
 			is_accepted
-		FROM dataset_findings
-		WHERE dataset_id = $1
-			AND code = ANY($2)
-			AND path = $3
+		FROM jsonb_each_text($2) AS kinds (code, severity)
+		JOIN dataset_findings USING (code)
+		WHERE dataset_id = $1 AND path = $3
 		ORDER BY code`
 
 	const changes = `
@@ -71,18 +70,10 @@ func (c *catalogue) getFile(w http.ResponseWriter, r *http.Request) error {
 		details.HeightsReason = nonEmpty(h.Reason)
 	}
 
-	var codes []string
-	for _, kind := range findingKinds() {
-		codes = append(codes, kind.code)
-	}
 	details.Findings, err = collect[fileFinding](r.Context(), c.core.db, "list findings of a file", findings,
-		file.DatasetID, codes, file.Path)
+		file.DatasetID, severities(), file.Path)
 	if err != nil {
 		return err
-	}
-	severityOf := severities()
-	for i, f := range details.Findings {
-		details.Findings[i].Severity = severityOf[f.Code]
 	}
 
 	details.Changes, err = collect[pastChange](r.Context(), c.core.db, "list changes of a file", changes,

@@ -233,9 +233,9 @@ func readFileFilter(query url.Values) (fileFilter, error) {
 	case query.Has("intersects"):
 		err = f.readArea(&v, query)
 	case f.isPoint:
-		f.box, err = readBox(&v, "point", query.Get("point"), 2)
+		f.box, err = readBox(&v, "point", readNumbers(query.Get("point")), 2)
 	case query.Has("bbox"):
-		f.box, err = readBox(&v, "bbox", query.Get("bbox"), 4)
+		f.box, err = readBox(&v, "bbox", readNumbers(query.Get("bbox")), 4)
 	}
 	if err != nil {
 		return f, err
@@ -301,10 +301,9 @@ func readNumbers(text string) (numbers []float64) {
 	return numbers
 }
 
-// readBox reads the box of a parameter: west, south, east and north or, if size is 2, the longitude
-// and latitude of a point. It notes in v if there is no such box on the globe.
-func readBox(v *invalid, name, text string, size int) (*mapBox, error) {
-	at := readNumbers(text)
+// readBox returns the box in the numbers of a parameter: west, south, east and north or, if size is
+// 2, the longitude and latitude of a point. It notes in v if there is no such box on the globe.
+func readBox(v *invalid, name string, at []float64, size int) (*mapBox, error) {
 	if len(at) != size {
 		return nil, malformed(codeWrongType, "%s must be %d numbers separated by commas.", name, size)
 	}

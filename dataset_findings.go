@@ -104,7 +104,7 @@ func severities() map[string]string {
 type acceptedFinding struct {
 	ID         int64     `json:"id"`
 	Code       string    `json:"code"`
-	Path       *string   `json:"path"` // see flagAccepted; null: all of that code
+	Path       *string   `json:"path"` // see flagAccepted; null: all findings of the code
 	Note       string    `json:"note"`
 	AcceptedBy string    `json:"accepted_by"`
 	AcceptedAt time.Time `json:"accepted_at"`
@@ -218,9 +218,9 @@ type acceptRequest struct {
 	Note  string   `json:"note"`
 }
 
-// acceptFindings answers POST /api/v1/datasets/{id}/accepted-findings with what is accepted now and
-// was not before. It accepts findings also to come: all whose path matches one of the given ones
-// (see flagAccepted), or all of the code.
+// acceptFindings answers POST /api/v1/datasets/{id}/accepted-findings with the paths that are newly
+// accepted. It accepts all findings of the code, present and future, whose path matches one of the
+// given ones (see flagAccepted). Without a path it accepts all findings of the code.
 func (c *catalogue) acceptFindings(w http.ResponseWriter, r *http.Request, in acceptRequest) error {
 	const areKnown = `
 		SELECT NOT EXISTS (

@@ -31,7 +31,7 @@ type folderReport struct {
 
 // reportState says when a dataset was checked, and how its analyses go.
 type reportState struct {
-	AnalyzedAt *time.Time `json:"analyzed_at"` // when the files were read; null: they were not checked
+	AnalyzedAt *time.Time `json:"analyzed_at"` // when the checked rows were read; null: never checked
 	CheckedAt  *time.Time `json:"checked_at"`
 	Running    *string    `json:"running"` // the state of the analysis that runs now
 	Failure    *string    `json:"failure"` // why the last analysis failed; null: it did not
@@ -49,7 +49,7 @@ type finding struct {
 	Severity string        `json:"severity"`
 	Detail   string        `json:"detail"`
 	Total    int64         `json:"total"`
-	New      *int64        `json:"new"` // how many the analysis before did not find; null: there was none
+	New      *int64        `json:"new"` // how many the checks before did not find; null: there were none
 	All      string        `json:"all"` // where they are listed
 	Files    []findingFile `json:"files"`
 	Tiles    []missingTile `json:"tiles,omitempty"`
@@ -61,8 +61,7 @@ type acceptedCount struct {
 	Total int64  `json:"total"`
 }
 
-// findingFile is a file with a fault. The path of a mixed folder is that of the folder, "." for the
-// dataset's own.
+// findingFile is a file with a fault, or a mixed folder, with "." for the dataset's top folder.
 type findingFile struct {
 	Path      string `json:"path"`
 	FileID    *int64 `json:"file_id"` // null: the path is not that of a file, or its row is gone
@@ -73,8 +72,8 @@ type findingFile struct {
 // maxFindingFiles is how many files or tiles a finding names.
 const maxFindingFiles = 20
 
-// errFindings is returned for every report whose verdict is not hasNoFindings. The command then
-// exits with 3.
+// errFindings is the error of the command for every report whose verdict is not hasNoFindings. It
+// means exit status 3.
 var errFindings = errors.New("the report has findings")
 
 // inSnapshot runs read in one snapshot of the database. Only ctx limits the time of its statements.
@@ -155,8 +154,9 @@ func writeGaps(w http.ResponseWriter, r *http.Request, d dataset, grids []tileGr
 	})
 }
 
-// reportTemplate is the report as text: the verdict in two lines, the second for scripts, what has
-// happened since, the expectation, the findings, what is there, and what was not examined.
+// reportTemplate is the report as text. Its first line is the summary, its second the verdict, for
+// scripts. Then come a running analysis, the expectation, the findings, the contents, and what was
+// not examined.
 const reportTemplate = `{{.Summary}}
 {{if eq .Verdict "findings"}}{{len .Findings}} finding{{if ne (len .Findings) 1}}s{{end}}
 {{- else if eq .Verdict "no_findings"}}no findings
@@ -210,19 +210,16 @@ grid: {{plural .Tiles "tile"}} of {{or .CRS "no CRS"}}
 
 // text returns the report as text for a terminal.
 func (report folderReport) text() ([]byte, error) {
-	parsed, err := template.New("report").Funcs(template.FuncMap{
+	parsed := template.Must(template.New("report").Funcs(template.FuncMap{
 		"line":    strings.NewReplacer("\n", " ").Replace,
 		"plural":  plural,
 		"unit":    unitOfCRS,
 		"upper":   strings.ToUpper,
 		"valueOr": valueOr[int64],
-	}).Parse(reportTemplate)
-	if err != nil {
-		return nil, err
-	}
+	}).Parse(reportTemplate))
 
 	var text bytes.Buffer
-	err = parsed.Execute(terminalWriter{&text}, report)
+	err := parsed.Execute(terminalWriter{&text}, report)
 	return text.Bytes(), err
 }
 
@@ -256,8 +253,8 @@ func plural(n int64, thing string) string {
 	return strconv.FormatInt(n, 10) + " " + thing
 }
 
-// unitOfCRS returns the unit of a CRS's coordinates, as written after a number. It is empty where
-// the registry does not know the CRS, and for rare units.
+// unitOfCRS returns the unit of a CRS's coordinates, as written after a number. It is empty for
+// rare units, and if the registry does not know the CRS.
 func unitOfCRS(name string) string {
 	crs, err := crsByText(name)
 	if err != nil {
@@ -443,8 +440,8 @@ func (f *finding) list(ctx context.Context, q querier, datasetID int64) error {
 	return nil
 }
 
-// summarize sets the summary: how many files are located, how many findings of each kind there are,
-// accepted ones included, and how many other files.
+// summarize sets the summary: how many files are located, how many findings of each kind there are
+// (with accepted ones), and how many other files.
 func (report *folderReport) summarize(byCode map[string]findingCount) {
 	report.Summary = fmt.Sprintf("%d of %s located", report.Placed, plural(report.Files, "file"))
 	if report.Files == 0 {
@@ -465,7 +462,7 @@ func (report *folderReport) summarize(byCode map[string]findingCount) {
 
 		report.Summary += "; " + text
 
-		// These files are not located.
+		// These are the kinds of files that are not located.
 		switch kind.code {
 		case fileStatusCorrupt, "unreadable", "no_extent", "unread":
 			others -= n

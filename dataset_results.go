@@ -15,7 +15,8 @@ import (
 // same rows: then they run again after the next analysis, even if no file has changed.
 const checksVersion = 3
 
-// results is what the checks found in the rows of a dataset. It is stored when an analysis ends.
+// results holds all that the checks found in the rows of a dataset. It is stored when an analysis
+// ends.
 type results struct {
 	analysisID int64
 	expectedAt *time.Time // when the expectation was last changed; nil: never
@@ -27,7 +28,7 @@ type results struct {
 	byStatus   *coverage // the same picture in other colours
 }
 
-// resultSummary is what is there.
+// resultSummary says what is in a dataset, apart from the findings.
 type resultSummary struct {
 	Files    int64          `json:"files"`
 	Placed   int64          `json:"placed"` // located files
@@ -118,7 +119,7 @@ func (c *catalogue) findResults(ctx context.Context, q querier, d dataset, analy
 	return r, r.addChecksums(ctx, q, d.ID) // last, because it changes how queries are planned
 }
 
-// draw draws the whole picture in both colourings.
+// draw draws the picture of the whole dataset twice: by pixel size and by status.
 func (r *results) draw(ctx context.Context, q querier, d dataset) (err error) {
 	if r.picture, err = frameCoverage(ctx, q, d, nil); err != nil {
 		return err
@@ -138,7 +139,7 @@ func (r *results) draw(ctx context.Context, q querier, d dataset) (err error) {
 
 // add adds the findings of a kind, and their numbers in each folder.
 func (r *results) add(ctx context.Context, q querier, s *fileSet, code string, list *flawList) error {
-	// The files of which the rows are needed: those of the findings, and one of each folder.
+	// Read the rows of the files with findings, and of one file of each folder.
 	var wanted []int32
 	for _, folder := range list.folders {
 		wanted = append(wanted, folder.file)
@@ -200,12 +201,7 @@ func (r *results) addMissing() {
 // addNotFound adds the known files that the analysis did not find, if there are too many to be
 // removed. An analysis that only checks has looked for no file; it keeps the former findings.
 func (r *results) addNotFound(ctx context.Context, q querier) error {
-	const former = `
-		FROM analyses a
-		JOIN %s f ON f.dataset_id = a.dataset_id AND f.code = '` + findingNotFound + `'
-		WHERE a.id = $1 AND a.checks_only`
-
-	first := `
+	const first = `
 		SELECT
 			path,
 			path AS place,
@@ -216,11 +212,14 @@ func (r *results) addNotFound(ctx context.Context, q querier) error {
 		SELECT
 			f.path,
 			f.path,
-			f.detail` + fmt.Sprintf(former, "dataset_findings") + `
+			f.detail
+		FROM analyses a
+		JOIN dataset_findings f ON f.dataset_id = a.dataset_id AND f.code = '` + findingNotFound + `'
+		WHERE a.id = $1 AND a.checks_only
 		ORDER BY path
 		LIMIT $2`
 
-	count := `
+	const count = `
 		SELECT
 			coalesce(nullif(regexp_replace(path, '/?[^/]*$', ''), ''), '.') AS folder,
 			count(*) AS total
@@ -228,14 +227,17 @@ func (r *results) addNotFound(ctx context.Context, q querier) error {
 		WHERE analysis_id = $1
 		GROUP BY folder
 		UNION ALL
-		SELECT f.folder, f.total` + fmt.Sprintf(former, "dataset_finding_totals")
+		SELECT f.folder, f.total
+		FROM analyses a
+		JOIN dataset_finding_totals f ON f.dataset_id = a.dataset_id AND f.code = '` + findingNotFound + `'
+		WHERE a.id = $1 AND a.checks_only`
 
 	return r.addFiles(ctx, q, findingNotFound, first, count, r.analysisID)
 }
 
-// addFiles adds the findings that the query first returns, at most maxFlaws, and their number in
-// each folder, which the query count returns. A finding counts in the folder of place. id is the
-// first parameter of both.
+// addFiles adds the findings that the query first returns, and their number in each folder, which
+// the query count returns. A finding counts in the folder of place. The parameters are id and, for
+// first, maxFlaws.
 func (r *results) addFiles(ctx context.Context, q querier, code, first, count string, id int64) error {
 	found, err := collect[struct{ Path, Place, Detail string }](ctx, q, "list "+code, first, id, maxFlaws)
 	if err != nil {
@@ -262,8 +264,9 @@ func (r *results) addFiles(ctx context.Context, q querier, code, first, count st
 	return err
 }
 
-// addNotExamined adds the directories that the analysis could not examine, by its warnings. An
-// analysis that only checks has looked at no directory; then it is the last one that has.
+// addNotExamined adds the directories that the analysis could not examine, as its warnings say. An
+// analysis that only checks has looked at no directory. Then the warnings of the last one that has
+// are used.
 func (r *results) addNotExamined(ctx context.Context, q querier) error {
 	const walked = `
 		WITH walked AS (
@@ -500,8 +503,8 @@ type findingCount struct {
 }
 
 // countFindings counts the findings of the last results of a dataset, for each code that has any.
-// Where there were or are more than are stored, a finding may be stored now that is not new, and a
-// new one may not be. There New is the rise that storeRises has stored.
+// If a code has or had more than maxFlaws findings, the stored ones do not tell how many are new.
+// Then New is the rise that storeRises has stored.
 func countFindings(ctx context.Context, q querier, datasetID int64) (map[string]findingCount, error) {
 	const query = `
 		SELECT
@@ -542,8 +545,8 @@ func copyRows(ctx context.Context, tx pgx.Tx, table string, rows [][]any, column
 	return nil
 }
 
-// acceptedPatterns is the beginning of SQL about the accepted findings of dataset $1, as
-// flagAccepted describes them. accepted has a row for each, patterns only those with several paths.
+// acceptedPatterns is the beginning of SQL about the accepted findings of dataset $1. Their paths
+// mean what flagAccepted says. accepted has a row for each, patterns only those for several paths.
 const acceptedPatterns = `
 	WITH given AS MATERIALIZED (
 		SELECT
@@ -572,10 +575,11 @@ const acceptedPatterns = `
 		WHERE is_pattern
 	)`
 
-// flagAccepted sets which findings of a dataset are accepted. An accepted path is that of a
-// finding. It is a folder if it ends with a slash. An asterisk stands for any characters, unless
-// there are more than four, which would take long: then the path is meant as it is written.
-// Findings that are not stored are accepted with their folder or with all of their code.
+// flagAccepted sets which findings of a dataset are accepted. An accepted path is that of one
+// finding. If it ends with a slash, it stands for all in that folder. Up to four asterisks in it
+// stand for any characters; with more, the path is meant as it is written, because such patterns
+// take long. A path of a stored finding means only that finding. Findings that are not stored are
+// accepted with their folder, or with all of their code.
 func flagAccepted(ctx context.Context, tx pgx.Tx, datasetID int64) error {
 	const flag = acceptedPatterns + `, now_accepted AS MATERIALIZED (
 			SELECT code, path FROM accepted WHERE NOT is_pattern
@@ -646,18 +650,14 @@ func (d dataset) storedGrids(ctx context.Context, q querier) ([]tileGrid, error)
 		WHERE dataset_id = $1
 		ORDER BY grid, row, first_column`
 
-	const named = `
-		SELECT
-			(tile ->> 'grid')::integer AS grid,
-			path,
-			coalesce(tile ->> 'expected', '') AS expected,
-			coalesce(tile ->> 'there', '') AS there
+	const missing = `
+		SELECT tile
 		FROM dataset_findings
 		WHERE dataset_id = $1 AND code = '` + findingMissing + `'`
 
-	results, err := collect[struct{ Summary resultSummary }](ctx, q, "get results",
+	stored, err := collect[struct{ Summary resultSummary }](ctx, q, "get results",
 		`SELECT summary FROM dataset_results WHERE dataset_id = $1`, d.ID)
-	if err != nil || len(results) == 0 {
+	if err != nil || len(stored) == 0 {
 		return nil, err
 	}
 
@@ -669,20 +669,15 @@ func (d dataset) storedGrids(ctx context.Context, q querier) ([]tileGrid, error)
 		return nil, err
 	}
 
-	tiles, err := collect[struct {
-		Grid     int
-		Path     string
-		Expected string
-		There    string
-	}](ctx, q, "list missing tiles", named, d.ID)
-	grids := results[0].Summary.Grids
+	tiles, err := collect[struct{ Tile missingTile }](ctx, q, "list missing tiles", missing, d.ID)
+	grids := stored[0].Summary.Grids
 	for i := range grids {
 		grids[i].index = i
-		grids[i].named = map[string]namedTile{}
+		grids[i].named = map[cellRun]missingTile{}
 	}
 
-	for _, tile := range tiles {
-		grids[tile.Grid].named[tile.Path] = namedTile{tile.Expected, tile.There}
+	for _, row := range tiles {
+		grids[row.Tile.Grid].setNamed(row.Tile)
 	}
 
 	for _, gap := range gaps {
@@ -693,8 +688,8 @@ func (d dataset) storedGrids(ctx context.Context, q querier) ([]tileGrid, error)
 	return grids, err
 }
 
-// resultOverview is a verdict, with the numbers of findings that nobody has accepted, and the files
-// that were checked.
+// resultOverview is a verdict, with the numbers of the findings that nobody has accepted and of the
+// files that were checked.
 type resultOverview struct {
 	Verdict   string     `json:"verdict"`
 	Files     int64      `json:"files"`
@@ -713,7 +708,8 @@ const (
 	hasNoFindings  = "no_findings"
 )
 
-// overviews returns the overviews of datasets, by id. Codes of former versions do not count.
+// overviews returns the overviews of datasets, by id. Findings do not count if their code is not in
+// kindsOfFindings any more.
 func overviews(ctx context.Context, q querier, ids []int64) (map[int64]resultOverview, error) {
 	const query = `
 		SELECT

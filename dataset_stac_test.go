@@ -350,14 +350,14 @@ func TestAreaAcross180(t *testing.T) {
 		return `{"type":"MultiPolygon","coordinates":[` + strings.Join(polygons, ",") + `]}`
 	}
 	for text, want := range map[string]string{
-		area(square(170, 180), square(-180, -170)): "170,-10,-170,10",
-		area(square(-110, -100), square(100, 110)): "100,-10,-100,10",
-		area(square(-10, 10), square(20, 30)):      "-10,-10,30,10",
-		area(square(-180, 180)):                    "-180,-10,180,10",
-		area(square(170, 190), square(-175, -170)): "-175,-10,190,10", // beyond 180°: refused
+		area(square(170, 180), square(-180, -170)): "[170 -10 -170 10]",
+		area(square(-110, -100), square(100, 110)): "[100 -10 -100 10]",
+		area(square(-10, 10), square(20, 30)):      "[-10 -10 30 10]",
+		area(square(-180, 180)):                    "[-180 -10 180 10]",
+		area(square(170, 190), square(-175, -170)): "[-175 -10 190 10]", // beyond 180°: refused
 	} {
-		if value, _, ok := readGeometry(text, maxCorners); value != want || !ok {
-			t.Errorf("%s: bbox=%s, not %s", text, value, want)
+		if box, _, ok := readGeometry(text, maxCorners); fmt.Sprint(box) != want || !ok {
+			t.Errorf("%s: the box is %v, not %s", text, box, want)
 		}
 	}
 	_, c, _ := stacTree(t, []ElevationDatasetFileMeta{

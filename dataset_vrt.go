@@ -180,7 +180,7 @@ func vrtType(types ...string) string {
 
 // vrtNodata returns a nodata value as GDAL writes it. ok is false without a number.
 func vrtNodata(text *string) (value string, ok bool) {
-	v, err := strconv.ParseFloat(*cmp.Or(text, new("")), 64)
+	v, err := strconv.ParseFloat(valueOr(text, ""), 64)
 	return fmt.Sprintf("%.17g", v), err == nil
 }
 
@@ -253,7 +253,7 @@ func (g vrtGrid) write(
 				vrtText(source(f)),
 				band+1,
 				w, h,
-				vrtType(*cmp.Or(f.SampleType, new(""))),
+				vrtType(valueOr(f.SampleType, "")),
 				min(w, 256), min(h, 256),
 				(f.NativeBBox[0]-g.West)/g.A,
 				(g.North-f.NativeBBox[3])/-g.E,
