@@ -174,17 +174,22 @@ func (a *analyzer) readLists(ctx context.Context, t task) error {
 	return a.eachContent(ctx, t, lists, a.readList, contentFault)
 }
 
-// contentFault returns what is stored of a file whose content cannot be read, for a reason.
-func contentFault(reason string) contentFound {
+// contentFault returns what is stored of a file whose content cannot be read, for a reason. The next
+// analysis with checksums always tries again.
+func contentFault(reason string, _ bool) contentFound {
 	return contentFound{fault: "its content cannot be read: " + reason}
 }
 
 // eachContent calls read for each file that the query finds, and stores what it returns. Of a file
-// that cannot be read, or whose reading hangs, it stores what faulty returns for the reason. Of a
-// file that has changed it stores nothing: the next analysis reads it anew.
+// that cannot be read, or whose reading hangs, it stores what faulty returns for the reason and for
+// whether the next analysis tries again. Of a file that has changed it stores nothing: the next
+// analysis reads it anew. Once two owners have died, each file has a fault while it is read, so that
+// a third death names its file.
 func (a *analyzer) eachContent(ctx context.Context, t task, query string,
 	read func(context.Context, task, *detachedReader, contentFile) (contentFound, error),
-	faulty func(reason string) contentFound) error {
+	faulty func(reason string, again bool) contentFound) error {
+	const deadly = "the program ended three times, the last time while it read this file"
+
 	readPage := func(files []contentFile) error {
 		// Meanwhile there is one reader less for other files.
 		release, err := a.reading.acquire(ctx, t.Token)
@@ -194,7 +199,17 @@ func (a *analyzer) eachContent(ctx context.Context, t task, query string,
 		defer release()
 
 		readOne := func(r *detachedReader, i int) (store func() error, err error) {
-			// Store the file before this one first, so that a kill costs one file at most.
+			if t.Deaths >= maxDeaths-1 {
+				if err := r.lookAgain(files[i]); err != nil {
+					return func() error { return nil }, nil
+				}
+				name := func() error { return a.storeContent(ctx, t, files[i], faulty(deadly, false)) }
+				if err := r.send(name); err != nil {
+					return nil, err
+				}
+			}
+
+			// Wait until all that was sent is stored, so that a kill costs one file at most.
 			if err := r.send(func() error { return nil }); err != nil {
 				return nil, err
 			}
@@ -206,13 +221,13 @@ func (a *analyzer) eachContent(ctx context.Context, t task, query string,
 			case errors.Is(err, errChanged):
 				return func() error { return nil }, nil
 			case err != nil:
-				found = faulty(reasonOf(err))
+				found = faulty(reasonOf(err), true)
 			}
 			return func() error { return a.storeContent(ctx, t, files[i], found) }, nil
 		}
 
 		hangs := func(i int) error {
-			return a.storeContent(ctx, t, files[i], faulty(fmt.Sprintf("no answer within %v", a.core.patience)))
+			return a.storeContent(ctx, t, files[i], faulty(fmt.Sprintf("no answer within %v", a.core.patience), true))
 		}
 
 		return a.readDetached(ctx, t, len(files), readOne, hangs)
@@ -261,6 +276,10 @@ func (r *detachedReader) readContent(f contentFile, use func(io.Reader) error) e
 
 // lookAgain returns errChanged if a file is not that of its row any more.
 func (r *detachedReader) lookAgain(f contentFile) error {
+	if r.root == nil {
+		return errChanged
+	}
+
 	file, opened, err := r.open(entry{Path: f.Path, Size: f.Size})
 	if err != nil {
 		return errChanged

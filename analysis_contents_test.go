@@ -393,15 +393,15 @@ func (d listedFolder) listTiles(dirs, files int) (bytes int64) {
 	return bytes
 }
 
-// countDigests returns how many files have a SHA-256 digest, in the database of a service that has been stopped.
-func countDigests(t *testing.T, env []string) (n int) {
+// countRows returns how many rows of files meet a condition, in the database of a service that has been stopped.
+func countRows(t *testing.T, env []string, condition string) (n int) {
 	t.Helper()
 	db, err := pgx.Connect(t.Context(), lookup(env, "CAIRN_DATABASE_URL"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer db.Close(t.Context())
-	if err := db.QueryRow(t.Context(), `SELECT count(sha256) FROM elevation_dataset_file_meta`).Scan(&n); err != nil {
+	if err := db.QueryRow(t.Context(), `SELECT count(*) FROM elevation_dataset_file_meta WHERE `+condition).Scan(&n); err != nil {
 		t.Fatal(err)
 	}
 	return n
@@ -420,14 +420,14 @@ func TestKilledWhileComparing(t *testing.T) {
 	c.url = p.url
 	location := c.must(202, "POST", dataset+"/analyses", withChecksums).header.Get("Location")
 	<-p.exit
-	check(t, "digests at the kill", countDigests(t, env), 7)
+	check(t, "digests at the kill", countRows(t, env, `sha256 IS NOT NULL`), 7)
 
 	p = startProcess(t, env)
 	c.url = p.url
 	a := c.finished(location)
 	check(t, "state", a.text("state"), stateSucceeded)
 	check(t, "counts", counts(a), [6]int{11, 11, 0, 0, 0, 0})
-	check(t, "digests", countDigests(t, env), 10)
+	check(t, "digests", countRows(t, env, `sha256 IS NOT NULL`), 10)
 	check(t, "bytes read by both", a.json["progress"].(map[string]any)["bytes_read"], any(float64(size)))
 	checkMaps(t, "finding", c.checksumFindings(dataset), nil)
 
@@ -447,6 +447,7 @@ func TestKilledWhileComparing(t *testing.T) {
 	if a := c.finished(location); a.text("failure_code") != failureInternal {
 		t.Errorf("after three deaths: %s", a.body)
 	}
+	check(t, "files at fault", countRows(t, env, `path = 'd0/t0.tif' AND content_fault LIKE '%: the program ended three times, the last time while it read this file'`), 1)
 }
 
 // TestKilledInstancesComparing kills one of two instances, sometimes the one that reads contents, at a random moment. Each
@@ -480,7 +481,7 @@ func TestKilledInstancesComparing(t *testing.T) {
 		a := c.finished(location)
 		read := bytesRead(a)
 		isExact := read >= size && read <= size+size/200
-		if a.text("state") != stateSucceeded || !isExact || countDigests(t, env) != 200 {
+		if a.text("state") != stateSucceeded || !isExact || countRows(t, env, `sha256 IS NOT NULL`) != 200 {
 			t.Errorf("round %d: %d bytes read of %d: %s", round, read, size, a.body)
 		}
 		checkMaps(t, "finding", c.checksumFindings(dataset), nil)

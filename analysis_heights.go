@@ -66,9 +66,9 @@ func (s *heightStatistics) stac() object {
 	return object{"statistics": statistics}
 }
 
-// heightsFault returns what is stored of a file whose heights cannot be read now.
-func heightsFault(reason string) contentFound {
-	return contentFound{heights: &fileHeights{Reason: reason, Again: true}}
+// heightsFault returns what is stored of a file whose heights cannot be read, for a reason.
+func heightsFault(reason string, again bool) contentFound {
+	return contentFound{heights: &fileHeights{Reason: reason, Again: again}}
 }
 
 // measureFile reads the heights of a file.

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // withHeights is the body of a request for an analysis with heights.
@@ -160,20 +158,6 @@ func TestAnalysisHeights(t *testing.T) {
 	}
 }
 
-// countHeights returns how many files have heights, in the database of a service that has been stopped.
-func countHeights(t *testing.T, env []string) (n int) {
-	t.Helper()
-	db, err := pgx.Connect(t.Context(), lookup(env, "CAIRN_DATABASE_URL"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close(t.Context())
-	if err := db.QueryRow(t.Context(), `SELECT count(heights) FROM elevation_dataset_file_meta`).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
-	return n
-}
-
 // TestKilledWhileMeasuring: a service that is killed while it reads heights goes on with the file that it had in hand.
 func TestKilledWhileMeasuring(t *testing.T) {
 	t.Parallel()
@@ -187,14 +171,32 @@ func TestKilledWhileMeasuring(t *testing.T) {
 	c.url = p.url
 	location := c.must(202, "POST", dataset+"/analyses", withHeights).header.Get("Location")
 	<-p.exit
-	check(t, "heights at the kill", countHeights(t, env), 7)
+	check(t, "heights at the kill", countRows(t, env, `heights IS NOT NULL`), 7)
 
 	p = startProcess(t, env)
 	c.url = p.url
 	a := c.finished(location)
 	check(t, "state", a.text("state"), stateSucceeded)
-	check(t, "heights", countHeights(t, env), 10)
+	check(t, "heights", countRows(t, env, `heights IS NOT NULL`), 10)
 	check(t, "bytes read by both", a.json["progress"].(map[string]any)["bytes_read"], any(float64(size)))
+
+	// The file over which three owners die is named, and the heights of the others are read.
+	deadly := append(slices.Clone(env), "CAIRN_TEST_DIE_ON=heights of d0/t1.tif")
+	p.kill()
+	for i := range 3 {
+		p = startProcess(t, deadly)
+		c.url = p.url
+		if i == 0 {
+			location = c.must(202, "POST", dataset+"/analyses", map[string]bool{"force": true, "heights": true}).header.Get("Location")
+		}
+		<-p.exit
+	}
+	p = startProcess(t, deadly)
+	c.url = p.url
+	check(t, "state after three deaths", c.finished(location).text("state"), stateSucceeded)
+	check(t, "heights after three deaths", countRows(t, env, `heights IS NOT NULL`), 10)
+	check(t, "reason", c.heightsOf(dataset, "d0/t1.tif").text("heights_reason"), "the program ended three times, the last time while it read this file")
+	check(t, "reason of another file", c.heightsOf(dataset, "d1/t2.tif").text("heights_reason"), "it has no strips or tiles")
 }
 
 // TestSlowHeights: heights that take too long are not read, and not tried again.

@@ -380,7 +380,7 @@ func (a *analyzer) watchOwnership(ctx context.Context, t task, cancel context.Ca
 }
 
 // analyze does what is left of an analysis. An analysis that has failed too often fails. So does
-// one whose owners died after the merge, where no file is at fault.
+// one whose owners died three times in a row after the merge.
 func (a *analyzer) analyze(ctx context.Context, t task) (err error) {
 	if t.Failures >= maxFailures {
 		return &failure{failureInternal, "Rows could not be stored; the log says why."}
