@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
@@ -174,8 +175,8 @@ func (a *analyzer) readLists(ctx context.Context, t task) error {
 	return a.eachContent(ctx, t, lists, a.readList, contentFault)
 }
 
-// contentFault returns what is stored of a file whose content cannot be read, for a reason. The next
-// analysis with checksums always tries again.
+// contentFault returns what is stored of a file whose content cannot be read, for a reason. The
+// next analysis with checksums always tries again.
 func contentFault(reason string, _ bool) contentFound {
 	return contentFound{fault: "its content cannot be read: " + reason}
 }
@@ -183,12 +184,14 @@ func contentFault(reason string, _ bool) contentFound {
 // eachContent calls read for each file that the query finds, and stores what it returns. Of a file
 // that cannot be read, or whose reading hangs, it stores what faulty returns for the reason and for
 // whether the next analysis tries again. Of a file that has changed it stores nothing: the next
-// analysis reads it anew. Once two owners have died, each file has a fault while it is read, so that
-// a third death names its file.
+// analysis reads it anew. Once two owners have died, each file has a fault while it is read. So a
+// third death leaves the name of its file.
 func (a *analyzer) eachContent(ctx context.Context, t task, query string,
 	read func(context.Context, task, *detachedReader, contentFile) (contentFound, error),
 	faulty func(reason string, again bool) contentFound) error {
 	const deadly = "the program ended three times, the last time while it read this file"
+
+	nothing := func() error { return nil }
 
 	readPage := func(files []contentFile) error {
 		// Meanwhile there is one reader less for other files.
@@ -200,17 +203,15 @@ func (a *analyzer) eachContent(ctx context.Context, t task, query string,
 
 		readOne := func(r *detachedReader, i int) (store func() error, err error) {
 			if t.Deaths >= maxDeaths-1 {
-				if err := r.lookAgain(files[i]); err != nil {
-					return func() error { return nil }, nil
-				}
-				name := func() error { return a.storeContent(ctx, t, files[i], faulty(deadly, false)) }
-				if err := r.send(name); err != nil {
+				named := faulty(deadly, false)
+				err := r.send(func() error { return a.storeContent(ctx, t, files[i], named) })
+				if err != nil {
 					return nil, err
 				}
 			}
 
 			// Wait until all that was sent is stored, so that a kill costs one file at most.
-			if err := r.send(func() error { return nil }); err != nil {
+			if err := r.send(nothing); err != nil {
 				return nil, err
 			}
 
@@ -219,7 +220,7 @@ func (a *analyzer) eachContent(ctx context.Context, t task, query string,
 			case r.ctx.Err() != nil:
 				return nil, r.ctx.Err()
 			case errors.Is(err, errChanged):
-				return func() error { return nil }, nil
+				return nothing, nil
 			case err != nil:
 				found = faulty(reasonOf(err), true)
 			}
@@ -227,7 +228,8 @@ func (a *analyzer) eachContent(ctx context.Context, t task, query string,
 		}
 
 		hangs := func(i int) error {
-			return a.storeContent(ctx, t, files[i], faulty(fmt.Sprintf("no answer within %v", a.core.patience), true))
+			found := faulty(fmt.Sprintf("no answer within %v", a.core.patience), true)
+			return a.storeContent(ctx, t, files[i], found)
 		}
 
 		return a.readDetached(ctx, t, len(files), readOne, hangs)
@@ -249,24 +251,12 @@ func (a *analyzer) eachContent(ctx context.Context, t task, query string,
 // readContent calls use with the content of a file. If the file is not that of its row, before or
 // after the reading, the error is errChanged, and use may have seen any content.
 func (r *detachedReader) readContent(f contentFile, use func(io.Reader) error) error {
-	if r.root == nil {
-		return errChanged
-	}
-
 	r.before("content of " + f.Path)
-	e := entry{Path: f.Path, Size: f.Size}
-	file, opened, err := r.open(e)
-	if isMissing(err) {
-		return errChanged
-	}
+	file, err := r.openContent(f)
 	if err != nil {
 		return err
 	}
 	defer file.Close()
-
-	if !f.isOf(opened) {
-		return errChanged
-	}
 
 	if err := use(blockReader{r, io.NewSectionReader(file, 0, f.Size)}); err != nil {
 		return err
@@ -274,22 +264,30 @@ func (r *detachedReader) readContent(f contentFile, use func(io.Reader) error) e
 	return r.lookAgain(f)
 }
 
-// lookAgain returns errChanged if a file is not that of its row any more.
-func (r *detachedReader) lookAgain(f contentFile) error {
+// openContent opens a file. If the file is not that of its row, the error is errChanged.
+func (r *detachedReader) openContent(f contentFile) (*os.File, error) {
 	if r.root == nil {
-		return errChanged
+		return nil, errChanged
 	}
 
 	file, opened, err := r.open(entry{Path: f.Path, Size: f.Size})
+	if isMissing(err) {
+		return nil, errChanged
+	}
+	if err == nil && !f.isOf(opened) {
+		file.Close()
+		return nil, errChanged
+	}
+	return file, err
+}
+
+// lookAgain returns errChanged if a file is not that of its row any more.
+func (r *detachedReader) lookAgain(f contentFile) error {
+	file, err := r.openContent(f)
 	if err != nil {
 		return errChanged
 	}
-	file.Close()
-
-	if !f.isOf(opened) {
-		return errChanged
-	}
-	return nil
+	return file.Close()
 }
 
 // blockReader reads a content until the context of its reader ends. It notes the progress.
