@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
@@ -265,7 +264,7 @@ func (r *detachedReader) readContent(f contentFile, use func(io.Reader) error) e
 }
 
 // openContent opens a file. If the file is not that of its row, the error is errChanged.
-func (r *detachedReader) openContent(f contentFile) (*os.File, error) {
+func (r *detachedReader) openContent(f contentFile) (openFile, error) {
 	if r.root == nil {
 		return nil, errChanged
 	}

@@ -172,6 +172,9 @@ func TestChecksOfUnchangedFolder(t *testing.T) {
 			WITH reset AS (UPDATE elevation_dataset_file_meta SET read_in = 0)
 			INSERT INTO analyses (dataset_id, force, requested_by, state, finished_at, removed)
 			VALUES (1, false, 'root', 'canceled', now(), 1)`), false, false},
+		{"contents that it read", sql(`
+			INSERT INTO analyses (dataset_id, force, requested_by, state, finished_at, bytes_read)
+			VALUES (1, false, 'root', 'canceled', now(), 1)`), false, false},
 		{"a new file", func() error {
 			return errors.Join(os.WriteFile(filepath.Join(dir, "d0/new.tif"), sampleTIFF(), 0o644), settle())
 		}, false, false},

@@ -468,9 +468,9 @@ func (a *analyzer) check(ctx context.Context, t task) error {
 }
 
 // resultsAreCurrent is SQL for whether the checks of analysis $2 would find in dataset $1 what the
-// results have: no row was stored or removed since, the expectation, the checks and the CRSs that
-// are set ($4) are the same, and neither analysis had a failure or a warning. Copies are compared
-// again, because a file that could not be read then may be read now.
+// results have: no row was stored or removed since, and no content was read. The expectation, the
+// checks and the CRSs that are set ($4) are the same, and neither analysis had a failure or a
+// warning. Copies are compared again, because a file that could not be read then may be read now.
 const resultsAreCurrent = `
 	SELECT EXISTS (
 		SELECT
@@ -493,7 +493,7 @@ const resultsAreCurrent = `
 		SELECT
 		FROM analyses a
 		JOIN dataset_results r USING (dataset_id)
-		WHERE dataset_id = $1 AND a.id > r.analysis_id AND a.removed > 0
+		WHERE dataset_id = $1 AND a.id > r.analysis_id AND (a.removed > 0 OR a.bytes_read > 0)
 	) AND NOT EXISTS (
 		SELECT
 		FROM elevation_dataset_file_meta f

@@ -654,6 +654,35 @@ func TestResetForgetsNetworks(t *testing.T) {
 	}
 }
 
+// TestResetEndsLockouts: a password reset, and "cairn user unlock", end the lockout of an account under each of its names.
+func TestResetEndsLockouts(t *testing.T) {
+	t.Parallel()
+	ts := startThrottled(t)
+	id := ts.addUserCheaply("ada")
+	ts.exec(`UPDATE users SET email = 'ada@example.org' WHERE id = $1`, id)
+	guesses := 0
+	elsewhere := func(name string) int { // the account knows no network yet
+		guesses++
+		return ts.client().guess(name, testPassword, fmt.Sprintf("203.0.113.%d", guesses)).status
+	}
+	names := []string{"ada", "ada@example.org"}
+	unlock := func() { must(ts.command("user", "unlock", "ada")) }
+	reset := func() {
+		token := strings.TrimSpace(must(ts.command("user", "reset-password", "ada")))
+		ts.client().must(204, "POST", "/api/v1/auth/password-reset", map[string]string{"token": token, "new_password": testPassword})
+	}
+	for what, end := range map[string]func(){"unlock": unlock, "reset": reset} {
+		for _, name := range names {
+			ts.lockOut(name)
+			check(t, name+" before "+what, elsewhere(name), 429)
+		}
+		end()
+		for _, name := range names {
+			check(t, name+" after "+what, elsewhere(name), 200)
+		}
+	}
+}
+
 // TestCountsOutliveKeyRotation: a new signing key ends no wait and no lockout, and the account still knows its networks.
 func TestCountsOutliveKeyRotation(t *testing.T) {
 	t.Parallel()
