@@ -487,12 +487,12 @@ func TestAuditRetention(t *testing.T) {
 	if err := ts.db.QueryRow(ctx, `SELECT at FROM audit_log WHERE id = 6`).Scan(&middle); err != nil {
 		t.Fatal(err)
 	}
-	for i, want := range []int64{5, 0} {
+	for _, want := range []int64{5, 0} { // the second time there is nothing to do, and no row says so
 		removed, found, err := pruneAudit(ctx, ts.db, ts.keys.Load(), middle)
 		check(t, "error of pruning", err, nil)
 		check(t, "findings of pruning", len(found), 0)
 		check(t, "removed rows", removed, want)
-		sealed(11 + i)
+		sealed(11)
 		_, err = ts.command("audit", "verify")
 		check(t, "error of verify after pruning", err, nil)
 	}
@@ -503,14 +503,14 @@ func TestAuditRetention(t *testing.T) {
 	said, status := ts.verify()
 	check(t, "status with a forged row", status, 3)
 	checkHas(t, "verify with a forged row", said, "the row is in the place of one that retention deleted")
-	sealed(13) // the row of the break
+	sealed(12) // the row of the break
 	for _, statement := range []string{`ALTER TABLE audit_log DISABLE TRIGGER USER`, `DELETE FROM audit_log WHERE action = 'forged'`, `ALTER TABLE audit_log ENABLE TRIGGER USER`} {
 		ts.exec(statement)
 	}
 	said, err = ts.command("audit", "prune", "--before", "2999-01-01")
 	check(t, "error of prune", err, nil)
-	check(t, "prune", said, "removed 8 rows from the audit log\n")
-	sealed(14)
+	check(t, "prune", said, "removed 7 rows from the audit log\n")
+	sealed(13)
 	_, err = ts.command("audit", "verify")
 	check(t, "error of verify after prune", err, nil)
 	_, err = ts.command("audit", "verify", "--head", "10:00")

@@ -108,7 +108,7 @@ func isSame(before, after any) bool {
 	return bytes.Equal(a, b)
 }
 
-// auditKeys adds a row if the keys have changed since the last such row. If there is none, it
+// auditKeys adds a row if the keys have changed since the last such row. Without such a row it
 // compares them with the keys of the instance that was seen last. In a new database it adds no row.
 // So each change of the key file leaves one row, however many instances load it.
 func auditKeys(ctx context.Context, db *pgxpool.Pool, ring *keyring) error {
@@ -162,10 +162,11 @@ func pruneAudit(
 	ring *keyring,
 	before time.Time,
 ) (removed int64, found []string, err error) {
-	// The seals before the first one whose row is not old. A row may have been sealed after a
-	// younger one. It stays until that one is old too.
+	// The number of seals before the first one of a young row. Seals are not in the order of time:
+	// an old row that was sealed after a young one stays too. If the checkpoint of the last time is
+	// the only old seal, there is nothing to do.
 	const countOld = `
-		SELECT count(*)
+		SELECT CASE WHEN bool_or(checkpoint IS NULL) THEN count(*) ELSE 0 END
 		FROM audit_seals
 		WHERE seq < coalesce(
 			(
@@ -176,7 +177,7 @@ func pruneAudit(
 			),
 			9223372036854775807 -- all are old
 		)`
-	// All parts of the statement see the seals as they were before it.
+	// The last part still finds the deleted seals: all parts see the rows as they were before.
 	const remove = `
 		WITH seals AS (
 			DELETE FROM audit_seals
@@ -205,8 +206,7 @@ func pruneAudit(
 			return err
 		}
 
-		// Read the old seals from the first one on, and check each. No seal comes before the number
-		// beforeAll. c.newest is the last seal that was read.
+		// Read the old seals from the first one on, and check each. c.newest is the last of them.
 		c, err := readChain(ctx, tx, ring, seal{seq: beforeAll}, old)
 		if err != nil {
 			return err

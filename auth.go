@@ -94,11 +94,12 @@ func (a *accounts) login(w http.ResponseWriter, r *http.Request, in loginRequest
 // auditLoginRefusal audits a login that ended with err, if err is a refusal. It returns err, or the
 // error of the audit log. found is the user, or the zero value for an unknown one.
 func (a *accounts) auditLoginRefusal(r *http.Request, found passwordRecord, err error) error {
-	// These are no refusals: success (nil), a fault of the server, a 429 and a 503.
 	refused, isProblem := errors.AsType[*problem](err)
 	if !isProblem {
 		return err
 	}
+
+	// A 429 and a 503 are no refusals.
 	isRefusal := refused.status == http.StatusUnauthorized || refused.status == http.StatusForbidden
 	if !isRefusal {
 		return err

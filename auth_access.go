@@ -40,12 +40,13 @@ func (rt route) isPage() bool {
 //
 //  1. readCredential reads the access token, the API token or the cookie, and verifies it without
 //     the database.
-//  2. If the route takes a large body, authorize asks the database whether this caller may send it.
+//  2. If the route takes more than a small body, authorize asks the database whether this caller
+//     may send it.
 //  3. receiveBody reads the body, which may arrive slowly.
 //  4. authorize asks the database, because the caller may have lost a permission meanwhile.
 //  5. The request waits for its slots. If it had to wait, authorize asks the database again.
 //
-// Public routes skip step 1, and their authorize does nothing.
+// Routes that are public or take the refresh cookie skip step 1, and their authorize does nothing.
 func (a *accounts) admit(rt route, w http.ResponseWriter, r *http.Request) (err error) {
 	c := callerOf(r)
 	if rt.who != public && rt.who != refreshCookie {
@@ -55,7 +56,7 @@ func (a *accounts) admit(rt route, w http.ResponseWriter, r *http.Request) (err 
 		c.authorize = func(ctx context.Context) error { return a.authorize(ctx, rt, c) }
 	}
 
-	// A large body is read only for an account that may send it.
+	// More than a small body is read only for an account that may send it.
 	if rt.maxBody > small {
 		if err := c.authorize(r.Context()); err != nil {
 			return err
@@ -145,7 +146,7 @@ func (a *accounts) authorize(ctx context.Context, rt route, c *caller) error {
 // storeUse stores that the credential is used now, if that is due.
 func (a *accounts) storeUse(ctx context.Context, c *caller) error {
 	p := c.principal
-	if !p.useIsStale {
+	if !p.lastUseIsDue {
 		return nil
 	}
 	if p.kind == "token" {
@@ -160,8 +161,8 @@ func (a *accounts) storeUse(ctx context.Context, c *caller) error {
 // errCrossOrigin is the 403 for a request that a page of another origin sent.
 var errCrossOrigin = forbidden(codeCrossOrigin, "This request came from a page of another origin.")
 
-// checkProxiedOrigin checks the request about which a proxy asks verifyPath, with a session cookie.
-// It returns errCrossOrigin if that request may change something and a page of another origin sent
+// checkProxiedOrigin checks a request with a session cookie, about which a proxy asks verifyPath.
+// It returns errCrossOrigin if the request may change something and a page of another origin sent
 // it: the browser may have added the cookie by itself.
 //
 // A request whose method the proxy does not name counts as a change. So does the handshake of a
@@ -236,7 +237,7 @@ func withLoginPage(r *http.Request, err error, baseURL string) error {
 const maxRefusals = 20
 
 // auditRefusal returns err, which may be nil. If it is the refusal of a signed-in caller, it is
-// audited. An attempt that was throttled is counted: a login, a registration or another.
+// audited. An attempt that was throttled is counted, as login.throttled whatever it was.
 func (a *accounts) auditRefusal(rt route, r *http.Request, err error) error {
 	answer, ok := errors.AsType[*problem](err)
 	if !ok {

@@ -220,8 +220,8 @@ type passwordResetRequest struct {
 
 // resetPassword answers POST /api/v1/auth/password-reset: the holder of a password token sets the
 // password, once. All sessions and API tokens of the user end, and the counts of wrong guesses
-// restart. The account forgets the networks that it knows, because one may be an intruder's. It
-// keeps the network of this request.
+// restart. The account forgets the networks that it knows, because one may be an intruder's. If
+// it knows that of this request, it keeps it.
 func (a *accounts) resetPassword(w http.ResponseWriter, r *http.Request, in passwordResetRequest) error {
 	const forget = `DELETE FROM known_networks WHERE user_id = $1 AND network <> $2`
 	ctx := r.Context()
@@ -374,13 +374,14 @@ func setPassword(
 	return audit(ctx, tx, by, action, "user:"+u.Username, nil, nil)
 }
 
-// voidPasswordToken voids the user's password token.
+// voidPasswordToken voids the user's password token. Requires lockAccess.
 func voidPasswordToken(ctx context.Context, tx pgx.Tx, userID string) error {
 	_, err := execute(ctx, tx, "void password token", `DELETE FROM password_tokens WHERE user_id = $1`, userID)
 	return err
 }
 
 // revokeCredentials ends a user's sessions, deletes the API tokens and voids the password token.
+// Requires lockAccess.
 func revokeCredentials(ctx context.Context, tx pgx.Tx, by actor, u user) error {
 	if err := endAllSessions(ctx, tx, by, u); err != nil {
 		return err

@@ -51,7 +51,8 @@ const queuePerCore = 64
 
 // passwordHasher makes and compares password hashes. It computes at most one on each core at a
 // time: more would be slower together and need 19 MiB each. The caller of a method "InSlot" must
-// hold a slot of the queue; the method hash takes one itself.
+// hold a slot of the queue; the method hash takes one itself. These slots are not those of
+// http_limits.go.
 type passwordHasher struct {
 	argon   argonParameters
 	queue   *limiter      // one queue for all requests that hash a password or are about to
@@ -71,9 +72,9 @@ func newPasswordHasher(argon argonParameters) *passwordHasher {
 	}
 }
 
-// argon2id waits for a core and returns the argon2id hash of a password. The caller must hold a
-// slot of the queue. There are two slots more than cores, so at most two requests wait for a core.
-func (h *passwordHasher) argon2id(argon argonParameters, password string, salt []byte) []byte {
+// argon2idInSlot waits for a core and returns the argon2id hash of a password. There are two slots
+// more than cores, so at most two requests wait for a core.
+func (h *passwordHasher) argon2idInSlot(argon argonParameters, password string, salt []byte) []byte {
 	h.running <- struct{}{}
 	defer func() { <-h.running }()
 
@@ -95,7 +96,7 @@ func (h *passwordHasher) hash(ctx context.Context, password string) (string, err
 func (h *passwordHasher) hashInSlot(password string) string {
 	salt := make([]byte, argonSaltLen)
 	rand.Read(salt) // never fails (crypto/rand)
-	sum := h.argon2id(h.argon, password, salt)
+	sum := h.argon2idInSlot(h.argon, password, salt)
 	return phcString(h.argon, salt, sum)
 }
 
@@ -149,7 +150,7 @@ func (h *passwordHasher) verifyInSlot(stored *string, password string) (bool, er
 	}
 
 	// The comparison comes first, so that it is made for an unknown user too.
-	got := h.argon2id(argon, password, salt)
+	got := h.argon2idInSlot(argon, password, salt)
 	isEqual := subtle.ConstantTimeCompare(got, want) == 1
 	return isEqual && stored != nil, nil
 }

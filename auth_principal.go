@@ -17,7 +17,7 @@ type caller struct {
 	requestID  string
 	address    netip.Addr
 	credential credential
-	inBrowser  bool       // the credential is a session cookie, or this request is a login on a page, which sets one
+	inBrowser  bool       // the credential is a session cookie, or the answer to a login on a page sets one
 	principal  *principal // nil until authorize or, on a page that is open to all, recognize sets it
 	slots      *slots     // what the request holds of the limits
 	isOperator bool       // a command of the operator calls the route within the program; there is no credential
@@ -83,7 +83,7 @@ type principal struct {
 	credentialID string // the id of the session or of the API token
 	expiresAt    time.Time
 	permissions  []string // what the credential may do; an API token may do less than its owner
-	useIsStale   bool     // the time of the last use is due to be stored: see noteTokenUse and noteSessionUse
+	lastUseIsDue bool     // the time of the last use has to be stored: see noteTokenUse and noteSessionUse
 }
 
 // holds reports whether the credential has the permission.
@@ -183,7 +183,7 @@ func bearerToken(r *http.Request) (token string, isPresent bool) {
 	return token, strings.EqualFold(scheme, "Bearer")
 }
 
-// searchPath is the route of STAC API that reads with POST.
+// searchPath is the route of the STAC API that reads with POST.
 const searchPath = "/api/v1/stac/search"
 
 // takesBasic reports whether the request may send an API token as HTTP Basic. Only requests that
@@ -417,7 +417,7 @@ func (a *accounts) getPrincipal(ctx context.Context, q querier, c credential) (*
 		credentialID: found.CredentialID,
 		expiresAt:    found.ExpiresAt,
 		permissions:  u.userPermissions,
-		useIsStale:   found.IsStale,
+		lastUseIsDue: found.IsStale,
 	}
 	// An API token may do what it names and its owner may do. The cached list stays as it is.
 	if c.tokenHash != nil {

@@ -13,7 +13,7 @@ import (
 // session is one login. Its access tokens are valid until they expire or the session ends.
 type session struct {
 	SessionID        [16]byte
-	Generation       int64     // of the only refresh token that can be exchanged for the next one
+	Generation       int64     // of the present refresh token; only that one renews the session
 	SessionExpiresAt time.Time // later with each refresh, up to a fixed end
 }
 
@@ -89,7 +89,8 @@ func createSession(
 			id AS session_id,
 			generation,
 			least(idle_expires_at, expires_at) AS session_expires_at`
-	// The newest live sessions come first and stay: OFFSET skips as many as a user may have.
+	// The newest live sessions come first and stay: OFFSET skips as many as a user may have. Of the
+	// others, also those that have expired, 1,000 end at a time.
 	const surplus = `
 			s.id IN (
 				SELECT id
@@ -269,7 +270,8 @@ func endSessionsExcept(ctx context.Context, tx pgx.Tx, by actor, userID, except 
 	return err
 }
 
-// endAllSessions ends all sessions of a user. The target must be checked (see actOnUser).
+// endAllSessions ends all sessions of a user. The caller has checked the target (see actOnUser), or
+// it has proved to be that user.
 func endAllSessions(ctx context.Context, tx pgx.Tx, by actor, target user) error {
 	return endSessionsExcept(ctx, tx, by, target.ID, "")
 }
@@ -285,7 +287,7 @@ func endOneSession(ctx context.Context, tx pgx.Tx, by actor, id, userID string) 
 }
 
 // endSessionsWhere ends the live sessions s that fulfil a condition, and returns how many. The
-// condition is SQL with these named parameters. Each session gets an audit row with this action.
+// condition is SQL, and named has its parameters. Each session gets an audit row with this action.
 // The actor of a logout is the owner of the session, because the request has its cookie or token.
 //
 // Sessions are locked in the order of their ids. So two changes that end sessions of one user wait

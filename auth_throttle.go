@@ -23,7 +23,7 @@ type throttleRule struct {
 	firstWait, maxWait time.Duration // the first wait; it doubles with each further attempt, up to maxWait
 	resetAfter         time.Duration // the count restarts after this long without an attempt
 
-	nextAt *time.Time // the end of the wait that this attempt has set; nil: none
+	nextAt *time.Time // a result of count, for undoCount: the end of the wait that this attempt has set; nil: none
 }
 
 // attempt is a guess at a password or code, a registration, or a change of one's own account.
@@ -46,8 +46,8 @@ type attempt struct {
 // failures neither lead to a lockout nor prolong one.
 func (a *accounts) newGuess(ctx context.Context, userID, login string, address netip.Addr) (attempt, error) {
 	// A count that was begun under another key of the ring goes on under that key. So it outlives a
-	// new signing key. One subject is chosen for both rules that have one: the subject of the
-	// lockout's count if there is one, else that of the newest count in this network.
+	// new signing key. Both rules with a subject get the same: that of the lockout's count or,
+	// without such a count, that of the newest count in this network.
 	const query = `
 		WITH begun AS (
 			SELECT account
@@ -188,7 +188,7 @@ func errThrottled(wait time.Duration) error {
 // attempts in line, on any number of instances. The counts need not outlive a crash of the
 // database, so the commit does not wait for the disk.
 func (t attempt) count(ctx context.Context, db *pgxpool.Pool) error {
-	// The wait is first_wait for the attempt number allowed, and doubles with each further one. The
+	// Attempt number @allowed sets the first wait, and each later one a wait twice as long. The
 	// bound of 20 only keeps the power of two from overflowing. No row is returned during a wait.
 	const query = `
 		INSERT INTO throttles AS t (account, network, attempts, expires_at)
@@ -342,7 +342,7 @@ var (
 //   - Neither success nor error: the attempt stays counted. A registration ends so, and so does the
 //     right password of a user who is not active.
 //
-// An attempt that must wait already is refused at once. One that gets no slot (503) is not counted.
+// While a wait lasts, an attempt is refused at once. One that gets no slot (503) is not counted.
 //
 // An instance decides the attempts with the same subject and network one after the other. Otherwise
 // ten right logins at once would all be counted before the first one is decided, and the last ones
@@ -384,6 +384,6 @@ func (a *accounts) throttledHash(ctx context.Context, counted attempt, work func
 
 // hashLoad returns how many password hashes are being computed, and how many requests hash a
 // password or wait to do so.
-func (a *accounts) hashLoad() (running, waiting int) {
+func (a *accounts) hashLoad() (running, queued int) {
 	return len(a.hasher.running), a.hasher.queue.length("")
 }

@@ -7,8 +7,8 @@ import (
 )
 
 // recognize sets the principal of a request for a page that is open to all, if its session cookie
-// is valid. readPageFor (console.go) calls it before it reads the data of such a page. An error
-// that an apiReader keeps in err is answered later, with an error page.
+// is valid. readPageFor (console.go) calls it before it reads the data of such a page. An error is
+// kept in api.err, and answered later with an error page.
 func (api *apiReader) recognize() {
 	c := callerOf(api.r)
 	accounts := api.console.accounts

@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // area is the coordinates of a GeoJSON MultiPolygon (RFC 7946, section 3.1.7): polygons of closed
@@ -211,14 +213,16 @@ func (r degreesRange) isApart(p, q position) bool {
 	return max(p[1], q[1]) < r.south || min(p[1], q[1]) > r.north
 }
 
-// shareCore is slots.shareCore for the request of a context. It also returns the error of a context
-// that has ended. In a command there is no request.
-func shareCore(ctx context.Context) error {
+// shareCore is slots.shareCore for the request of a context, whose statements q runs. It also
+// returns the error of a context that has ended. In a command there is no request.
+func shareCore(ctx context.Context, q querier) error {
 	c, isRequest := ctx.Value(callerKey{}).(*caller)
 	if !isRequest || ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return c.slots.shareCore(ctx)
+
+	_, isInTransaction := q.(pgx.Tx)
+	return c.slots.shareCore(ctx, isInTransaction)
 }
 
 // edgesMeet reports whether an edge of a polygon meets an edge of a ring.

@@ -206,7 +206,7 @@ func (c *catalogue) elevations(r *http.Request, in elevationRequest) (found []el
 		}
 
 		for id, file := range asked {
-			if err := shareCore(r.Context()); err != nil {
+			if err := shareCore(r.Context(), c.core.db); err != nil {
 				return nil, err
 			}
 			err := c.addHeights(r.Context(), datasets[file.DatasetID].Path, file, points[id], way)

@@ -437,7 +437,7 @@ func findFiles(
 		}
 
 		for _, file := range candidates {
-			if err := shareCore(ctx); err != nil {
+			if err := shareCore(ctx, q); err != nil {
 				return nil, nil, err
 			}
 			if !f.holds(file) {
@@ -721,7 +721,7 @@ func countFiles(ctx context.Context, q querier, f fileFilter) (*listTotal, error
 		return nil, err
 	}
 	for _, file := range candidates {
-		if err := shareCore(ctx); err != nil {
+		if err := shareCore(ctx, q); err != nil {
 			return nil, err
 		}
 		if !f.holds(file) {

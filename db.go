@@ -115,7 +115,7 @@ func pause(ctx context.Context, d time.Duration) {
 
 // sweep deletes expired rows in batches, each in a transaction of its own, for at most ten seconds.
 // Any number of instances may sweep at once. A session is kept for a day after its end. An expired
-// API token is kept for 30 days, unless its owner makes a new one before. Answers of forms are in
+// API token is kept for 30 days; createAPIToken deletes it earlier. The table form_answers is in
 // schema_catalogue.sql.
 func sweep(ctx context.Context, pool *pgxpool.Pool) error {
 	const maxBatch = 1000

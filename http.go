@@ -45,7 +45,7 @@ func withBody[T any](do func(w http.ResponseWriter, r *http.Request, in T) error
 const (
 	small  = 16 << 10  // names, passwords and tokens
 	medium = 64 << 10  // most
-	large  = 256 << 10 // a text of 20,000 characters; a form may write each with 12 bytes
+	large  = 256 << 10 // a text of 20,000 characters; in a form, one character may take 12 bytes: %F0%9F%98%80
 	huge   = 1 << 20   // an area of 20,000 corners
 )
 
@@ -65,8 +65,8 @@ func reads(path string, who requirement, handler handler, class class, query ...
 	return changes("GET "+path, who, handler, class, 0, query...)
 }
 
-// changes returns the row of a route for another method, which takes a body of up to maxBody bytes.
-// The pattern is the method and the path.
+// changes returns the row of a route. reads is the same for GET. A body of up to maxBody bytes is
+// read, and ignored if the handler takes none. The pattern is the method and the path.
 func changes(pattern string, who requirement, handler handler, class class, maxBody int64, query ...string) route {
 	method, path, _ := strings.Cut(pattern, " ")
 	return route{
@@ -178,8 +178,8 @@ func checkJSON(body []byte) error {
 	return nil
 }
 
-// consistsOf reports whether text is not empty and has only characters of the set. Trim stops at
-// the first other character, so it leaves nothing only if there is none.
+// consistsOf reports whether text is not empty and has only characters of the set. Trim leaves
+// nothing exactly if all characters are of the set.
 func consistsOf(text, set string) bool { return text != "" && strings.Trim(text, set) == "" }
 
 // checkQuery refuses query parameters that are not allowed, duplicate, or not UTF-8 text.

@@ -124,6 +124,7 @@ func (l *limiter) length(caller string) int {
 type class int
 
 // The classes. All but light and sending begin with a slot of the pool of database connections.
+// authorize takes a slot by itself to ask who is calling.
 const (
 	light   class = iota // does not use the database
 	quick                // most routes
@@ -212,10 +213,10 @@ func newLimits(connections int) *limits {
 	}
 }
 
-// slots are what one request holds of the limits: at most one slot of each kind. It acquires them
-// in this order: class, core, pool. While it waits for the slot of a class or of a core, it holds
-// no other slot, so that it keeps nobody from the database. It keeps the slot of the pool while it
-// waits to hash a password or to change users and roles.
+// slots are what one request holds of the limits: at most one slot of each kind. First it acquires
+// the slot of its class or, for heavy, a slot to compute. While it waits for that one it holds no
+// other, so that it keeps nobody from the database. Then it acquires a slot of the pool. It keeps
+// this one while it waits to hash a password or to change users and roles.
 type slots struct {
 	limits       *limits
 	owner        string   // an account or, until it is known, a session or a network
@@ -278,14 +279,24 @@ func (s *slots) acquireCore(ctx context.Context) (err error) {
 }
 
 // shareCore gives the slot to compute to the next request that waits for one. Then it waits for
-// another turn of this request. Long loops call it.
-func (s *slots) shareCore(ctx context.Context) error {
+// another turn of this request. Long loops call it. A request in a transaction keeps its slot of
+// the pool. Any other waits for a new one too.
+func (s *slots) shareCore(ctx context.Context, isInTransaction bool) error {
 	if s.releaseCore == nil {
 		return nil
 	}
 
+	usesPool := s.releasePool != nil
+	if !isInTransaction {
+		s.leavePool()
+	}
 	s.leaveCore()
-	return s.acquireCore(ctx)
+
+	err := s.acquireCore(ctx)
+	if err == nil && usesPool {
+		err = s.acquirePool(ctx)
+	}
+	return err
 }
 
 // leaveCore gives back the slot to compute, if the request holds one.

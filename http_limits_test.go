@@ -125,7 +125,7 @@ func TestOneCallerStarvesNobody(t *testing.T) {
 		var running sync.WaitGroup
 		running.Go(func() {
 			for computing.Err() == nil {
-				busy.shareCore(computing)
+				busy.shareCore(computing, false)
 			}
 			busy.release()
 		})
@@ -196,6 +196,41 @@ func TestFullQueue(t *testing.T) {
 	waitFor(t, "the queue to fill", func() bool { return l.length("a") == maxQueue })
 	if _, err := l.acquire(t.Context(), "a"); err != errBusy {
 		t.Errorf("acquired: %v", err)
+	}
+}
+
+// TestSharedCore: a request that shares its slot to compute lets others use its slot of the pool meanwhile, unless it is in a
+// transaction.
+func TestSharedCore(t *testing.T) {
+	t.Parallel()
+	for _, isInTransaction := range []bool{false, true} {
+		l := newLimits(1)
+		l.computing = newLimiter(1, 1)
+		one, two := newSlots(l, "one"), newSlots(l, "two")
+		if err := one.acquire(t.Context(), heavy); err != nil {
+			t.Fatal(err)
+		}
+
+		computes := make(chan error)
+		go func() { computes <- two.acquireCore(t.Context()) }()
+		waitFor(t, "the other to wait", func() bool { return l.computing.length("two") == 1 })
+
+		again := make(chan error)
+		go func() { again <- one.shareCore(t.Context(), isInTransaction) }()
+		if err := <-computes; err != nil {
+			t.Fatal(err)
+		}
+		want := 0
+		if isInTransaction {
+			want = 1
+		}
+		check(t, fmt.Sprint("slots of the pool; in a transaction: ", isInTransaction), l.pool.length("one"), want)
+
+		two.release()
+		if err := <-again; err != nil {
+			t.Fatal(err)
+		}
+		check(t, "slots of the pool afterwards", l.pool.length("one"), 1)
 	}
 }
 

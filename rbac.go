@@ -134,7 +134,7 @@ func (a *accounts) queueAccessChange(ctx context.Context, do func(tx pgx.Tx) err
 }
 
 // administratorExists reports whether an active user holds the role admin and has a password. A
-// suspended one counts, who can sign in and set up the second factor.
+// suspended user counts too: this user can sign in and set up the second factor.
 func administratorExists(ctx context.Context, q querier) (bool, error) {
 	const query = `
 		SELECT EXISTS (
@@ -199,10 +199,9 @@ const (
 // are the permissions of that user or role after the change.
 //
 //   - The users' password tokens are voided, because they were made for the old permissions.
-//   - The sessions of users who gain a permission end. An example: an administrator with few
-//     permissions made a password token for a user, signed in with it, and still has the session.
-//     It must not get permissions that this administrator does not hold. A user who lacks a
-//     required second factor counts as gaining, because the change may lift the requirement.
+//   - The sessions of users who gain a permission end. Somebody else may have got hold of one when
+//     it could do little. It must not become able to do more. A user who lacks a required second
+//     factor counts as gaining, because the change may lift the requirement.
 //   - API tokens stay, because they can do only what they name.
 //
 // A login under way is not stopped. The password stays valid, so this login could as well begin
@@ -241,7 +240,8 @@ func endOldCredentials(ctx context.Context, tx pgx.Tx, by actor, users string, i
 				)
 			)`
 
-	gainers, err := scalar[[]string](ctx, tx, "void password tokens", begin+users+end, id, given)
+	const doing = "void password tokens and find who gains"
+	gainers, err := scalar[[]string](ctx, tx, doing, begin+users+end, id, given)
 	if err != nil {
 		return err
 	}

@@ -19,9 +19,9 @@ type role struct {
 	Name                 string    `json:"name"`
 	Description          string    `json:"description"`
 	Permissions          []string  `json:"permissions"`
-	RequiresSecondFactor bool      `json:"requires_second_factor"` // without one its holders have no permissions
+	RequiresSecondFactor bool      `json:"requires_second_factor"` // see isSuspended
 	CreatedAt            time.Time `json:"created_at"`
-	Declared             []string  `json:"-"` // all declared permissions
+	Declared             []string  `json:"-"` // all declared permissions, for apply
 }
 
 // roleColumns are the columns of a role r. permissions are its grants, before effectivePermissions.
@@ -260,7 +260,8 @@ func roleNamed(ctx context.Context, q querier, field, name string) (role, error)
 var errBuiltIn = conflict(codeRoleBuiltIn, "The role admin cannot be removed or changed, "+
 	"except for requires_second_factor. The role member cannot be renamed or removed.")
 
-// storeRole changes a role, unchecked and without an audit row, and returns it.
+// storeRole changes a role, unchecked and without an audit row, and returns it. Requires
+// lockAccess.
 func storeRole(ctx context.Context, tx pgx.Tx, id int64, c roleChange) (role, error) {
 	const query = `
 		WITH changed AS (
@@ -286,7 +287,7 @@ func storeRole(ctx context.Context, tx pgx.Tx, id int64, c roleChange) (role, er
 	return getRole(ctx, tx, `r.id = $1`, id, nil) // nil: the role exists
 }
 
-// reassignRole gives the holders of a role another one, which it returns.
+// reassignRole gives the holders of a role another one, which it returns. Requires lockAccess.
 func reassignRole(ctx context.Context, tx pgx.Tx, by actor, old role, name string) (role, error) {
 	const move = `
 		WITH holders AS (
@@ -370,7 +371,8 @@ const dropGrants = `
 
 // declarePermission answers POST /api/v1/permissions.
 func (a *accounts) declarePermission(w http.ResponseWriter, r *http.Request, in permissionRequest) error {
-	const insert = dropGrants + ` -- grants that were added by hand must not become valid
+	// Grants that somebody added in the database by hand must not become valid.
+	const insert = dropGrants + `
 		INSERT INTO declared_permissions (name, meaning) VALUES ($1, $2)`
 
 	if err := checkDeclaration(in.Name, in.Meaning); err != nil {

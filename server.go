@@ -52,7 +52,7 @@ const paged = "limit cursor"
 //  3. the query parameters, if the route takes any.
 //
 // A handler without withBody takes no body, or decodes it itself, because the body is optional or
-// has defaults.
+// has defaults. A body that no handler takes is read and ignored.
 func (s *server) routes() []route {
 	api := s.apiRoutes()
 	return slices.Concat(
@@ -272,7 +272,8 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // newCaller returns the caller of a request. Only the address of the caller is known yet. authorize
-// does nothing yet: that is right for public routes, and for all others admit replaces it first.
+// does nothing yet: that is right for the routes whose handlers check what the request has, which
+// are public or take the refresh cookie. For all others admit replaces it first.
 func (s *server) newCaller(r *http.Request) *caller {
 	c := &caller{
 		requestID:   rand.Text(),
@@ -364,8 +365,8 @@ func (s *server) call(rt route, w *responseWriter, r *http.Request) (err error) 
 		c.releaseBody()
 	}()
 
-	// If admit refuses, withLoginPage and keepForm return its error. They add to a 401 the way to
-	// the login page, for a proxy, or a copy of the form, which is sent after the login.
+	// If admit refuses, its error is answered. withLoginPage adds the way to the login page, which
+	// a proxy shows. keepForm adds a copy of the form, which the login page sends after the login.
 	err = s.accounts.admit(rt, w, r)
 	switch {
 	case err == nil:

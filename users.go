@@ -152,13 +152,14 @@ func (a *accounts) updateUser(w http.ResponseWriter, r *http.Request, c userChan
 
 // ownChangeRequest is the body of PATCH /api/v1/auth/me.
 type ownChangeRequest struct {
-	confirmation         // for a new e-mail address
+	confirmation         // for a change of the e-mail address
 	DisplayName  *string `json:"display_name"`
 	Email        *string `json:"email"`
 }
 
 // updateMe answers PATCH /api/v1/auth/me: it changes the caller's display name or e-mail address. A
-// new address needs the password and the second factor, because users log in with an address too.
+// change of the address, or its removal, needs the password and the second factor, because users
+// log in with an address too.
 func (a *accounts) updateMe(w http.ResponseWriter, r *http.Request, in ownChangeRequest) error {
 	c := userChange{
 		Email:       in.Email,
