@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -19,7 +18,7 @@ type analysis struct {
 	DatasetID int64  `json:"dataset_id"`
 	State     string `json:"state"`
 	analysisOptions
-	ChecksOnly     bool `json:"checks_only"` // it only checks the rows that there are
+	ChecksOnly     bool `json:"checks_only"` // it skips the directory, and only checks the rows
 	analysisCounts `json:"counts"`
 	progress       `json:"progress"`
 	Warnings       []string   `json:"warnings"`     // what the analysis could not see, and instances that left its work
@@ -205,7 +204,7 @@ func (a *analyzer) listAnalyses(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	key := func(found analysis) []string { return []string{strconv.FormatInt(found.ID, 10)} }
+	key := func(found analysis) []string { return []string{fmt.Sprint(found.ID)} }
 	return writeRows(a.core, w, r, []string{lastAnalysisID}, key, "list analyses", analysesBefore, d.ID)
 }
 
@@ -340,7 +339,7 @@ func (a *analyzer) pathAnalysis(r *http.Request) (analysis, error) {
 	}
 
 	found, err := getAnalysis(r.Context(), a.core.db, d.ID, pathID(r, "analysis"))
-	if _, isMissing := errors.AsType[*problem](err); isMissing {
+	if problemIn(err) != nil {
 		err = d.missingPart("analysis", r.PathValue("analysis"))
 	}
 	return found, err
@@ -386,10 +385,9 @@ func (a *analyzer) changeAnalysis(ctx context.Context, t task, do func(pgx.Tx) e
 }
 
 // endAnalysis ends an analysis. With a token it does so for the owner. It returns errNotOurs if the
-// analysis has ended already, or the token is stale. Without a new failure, one that is stored
-// stays, and makes failed of succeeded. The changes that are stored say how many files were added
-// and changed, whatever was counted meanwhile. The dataset is locked first, as in changeDataset, so
-// that nothing deadlocks.
+// analysis has ended already, or the token is stale. Without a new failure, a stored one stays, and
+// then the state is failed, not succeeded. It counts the added and the changed files anew, from the
+// stored changes. The dataset is locked first, as in changeDataset, so that nothing deadlocks.
 func endAnalysis(ctx context.Context, tx pgx.Tx, id int64, token, state string, why failure) error {
 	const lock = `
 		SELECT

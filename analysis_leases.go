@@ -39,8 +39,8 @@ const othersSee = `
 	)`
 
 // othersMayLook is SQL for whether a living instance other than $1 has still to look for the
-// candidates of analysis a. That instance has five minutes after $1 has looked. Its file system may
-// hang, and then it owns no analysis.
+// candidates of analysis a. After $1 has looked, it waits five minutes for that instance, whose
+// file system may hang.
 const othersMayLook = `
 	EXISTS (
 		SELECT
@@ -89,8 +89,9 @@ func releaseDead(ctx context.Context, db *pgxpool.Pool, instance string) {
 
 // succeedInstance ends the lease of the service that used the state directory before, and releases
 // its work, so that a service that starts again after a kill continues at once. The lock file holds
-// the id of that service, which has ended, because this one has the lock. But if the directory is a
-// copy, it may still run: then its fencing tokens become void, and its work is done again.
+// the id of that service. It has ended, because this one has the lock. But if the directory is a
+// copy, that service may still run: then its fencing tokens become void, and its work is done
+// again.
 func succeedInstance(ctx context.Context, db *pgxpool.Pool, stateDir, id string) error {
 	const release = `
 		WITH ended AS (

@@ -322,7 +322,7 @@ func (m *merger) readRows(ctx context.Context) (err error) {
 	return err
 }
 
-// end passes on what is left: the rows after the last file have none.
+// end compares the rows after the last file, which have no file, and flushes the last batch.
 func (m *merger) end(ctx context.Context) error {
 	const afterAllPaths = "\xff" // paths are UTF-8
 	if _, err := m.rowAt(ctx, afterAllPaths); err != nil {
@@ -331,8 +331,8 @@ func (m *merger) end(ctx context.Context) error {
 	return m.flush(ctx, true)
 }
 
-// flush has the batch read and stored if it is full, when a reader is free. With last it does so in
-// any case.
+// flush waits for a free reader, and lets it read and store the batch, if the batch is full or,
+// with last, in any case.
 //
 // If a former owner died, a file may be at fault. So as many files as its readers had are read one
 // by one, and each is stored before the next is read.

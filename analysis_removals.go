@@ -166,9 +166,9 @@ func (a *analyzer) storeSight(ctx context.Context, t task, seen sight) error {
 	})
 }
 
-// decide stores what comes after a look, and returns that step. If another instance has still to
-// look, it releases the analysis. With again, all others look once more. If more rows would go than
-// may, the rows are kept and checked, and the analysis fails then.
+// decide stores which step comes after a look, and returns that step. If another instance has still
+// to look, it releases the analysis. With again, all others look once more. If more rows would go
+// than may, it keeps them, and the analysis fails after the checks.
 func (a *analyzer) decide(ctx context.Context, t task, again bool) (step string, err error) {
 	const ask = `
 		SELECT
@@ -297,9 +297,9 @@ const (
 	fileUnknown presence = "unknown" // an error prevented the look
 )
 
-// lookFor looks for a file. above is the lowest existing directory above it, as stored. If that is
-// empty, it may be the mount point of a share that is not mounted now, so the files that it held
-// are not known to be gone.
+// lookFor looks for a file. With fileEmptied, above is the empty directory, as stored. It may be
+// the mount point of a share that is not mounted now, so the files that it held are not known to be
+// gone.
 func lookFor(root *os.Root, path string) (found presence, above string) {
 	raw, err := decodePath(path)
 	if err != nil {
@@ -314,7 +314,16 @@ func lookFor(root *os.Root, path string) (found presence, above string) {
 
 		info, err := root.Lstat(raw[:i])
 		if isMissing(err) {
-			return missingBelow(root, above), encodeName(above)
+			// The file is missing below the directory above.
+			empty, err := isEmpty(root, above)
+			switch {
+			case err != nil:
+				return fileUnknown, ""
+			case empty:
+				return fileEmptied, encodeName(above)
+			default:
+				return fileGone, ""
+			}
 		}
 		if err != nil {
 			return fileUnknown, ""
@@ -329,19 +338,6 @@ func lookFor(root *os.Root, path string) (found presence, above string) {
 	}
 
 	return fileThere, ""
-}
-
-// missingBelow returns what is known of a file that is missing below this directory.
-func missingBelow(root *os.Root, dir string) presence {
-	empty, err := isEmpty(root, dir)
-	if err != nil {
-		return fileUnknown
-	}
-
-	if empty {
-		return fileEmptied
-	}
-	return fileGone
 }
 
 // isEmpty reports whether a directory is empty.

@@ -172,11 +172,11 @@ func replaceRows(ctx context.Context, tx pgx.Tx, t task, files []batchFile) (
 	return before, copyRows(ctx, tx, "elevation_dataset_file_meta", rows, columns...)
 }
 
-// keepContent copies the digests and the heights of the row that the file had, and leaves in known
-// what else was found of its content. It forgets these if the file may have changed since, or the
-// analysis is to read them anew. A file with the same size and times has not changed: see
-// readContents. What heights mean depends on the rest of the row and
-// on sidecars, too: an .hdr says in which order the bytes are.
+// keepContent copies the digests and the heights from the row that the file had, and keeps what
+// known has of its content. If the file may have changed since, or the analysis is to read contents
+// anew, it keeps none of these. A file with the same size and times has not changed: see
+// readContents. The meaning of heights depends on the rest of the row and on sidecars, too: an .hdr
+// says in which order the bytes are.
 func (f *batchFile) keepContent(old ElevationDatasetFileMeta, t task) {
 	isSame := old.SizeBytes == f.row.SizeBytes &&
 		old.ModifiedAt.Equal(f.row.ModifiedAt.Time) &&

@@ -23,13 +23,14 @@ const (
 // call is made within the program and as the operator: no service has to run. An {id} in the path
 // is that of what the command names first, and a {token} that of the API token named next.
 //
-// fields are fields of the route, as formBody reads them. Names of the command that the path does
-// not need are the first of them. Options are fields too, and so is a query in the route, for
-// fields that no option gives. Routes that read or delete take them as query parameters.
+// fields are the fields of the route, as formBody reads them. The names that the path does not need
+// become the first of these fields. Each option becomes the field of its name. A query in route
+// gives the fields that have no option. Routes that read or delete take the fields as query
+// parameters.
 //
 // The command prints a line for the answer or, if that is a list, for each item: see printItem. If
-// the answer is empty, it is what the command has named. With newest in the
-// query of the route, only the first page of a list is printed.
+// the answer is empty, it prints the line for what the command has named first. With newest in the
+// query of the route, it prints only the first page of a list.
 func calls(route, fields, line string) action {
 	route, defaults, _ := strings.Cut(route, "?")
 	method, _, _ := strings.Cut(route, " ")
@@ -106,7 +107,7 @@ func (o invocation) newCall(ctx context.Context) (*server, *http.Request) {
 }
 
 // setPath sets the path values of a route, and returns what the command names first, if that is a
-// user, a role or a dataset.
+// user, a role or a dataset. Of anything else it takes only an id.
 func (o invocation) setPath(r *http.Request, route string) (named any, err error) {
 	ctx := r.Context()
 	setID := func(id any) { r.SetPathValue("id", fmt.Sprint(id)) }

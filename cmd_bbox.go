@@ -89,11 +89,11 @@ func printPath(ctx context.Context, o invocation, path string, out, stderr io.Wr
 
 	// Without --root, each printed path begins with the directory that was named or holds the file.
 	shown := ""
-	if top == "" && info.IsDir() {
-		top = path
-		shown = encodeName(strings.TrimSuffix(path, "/")) + "/"
-	} else if top == "" {
+	if top == "" {
 		dir, _ := filepath.Split(path)
+		if info.IsDir() {
+			dir = strings.TrimSuffix(path, "/") + "/"
+		}
 		top = filepath.Join(dir, ".")
 		shown = encodeName(dir)
 	}

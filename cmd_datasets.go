@@ -42,15 +42,15 @@ func (o invocation) getDataset(ctx context.Context, name string) (dataset, error
 		name)
 }
 
-// withDataset returns a command that runs do with the dataset that it names first.
-func withDataset(do func(context.Context, invocation, dataset) error) action {
-	return func(ctx context.Context, o invocation) error {
+// datasetCommand returns the row of a command that runs do with the dataset that it names first.
+func datasetCommand(name string, do func(context.Context, invocation, dataset) error) command {
+	return command{name, needDatabase, func(ctx context.Context, o invocation) error {
 		d, err := o.getDataset(ctx, o.names[0])
 		if err != nil {
 			return err
 		}
 		return do(ctx, o, d)
-	}
+	}}
 }
 
 // changeDataset calls a route that creates, changes or deletes a dataset, and returns the dataset
@@ -196,8 +196,8 @@ func (o invocation) createDataset(ctx context.Context, name, path string) (d dat
 	d, err = o.changeDataset(ctx, "POST /api/v1/datasets", 0, nil, body)
 
 	// If the directory is registered, the error names its dataset.
-	p, ok := errors.AsType[*problem](err)
-	if ok && p.status == http.StatusConflict {
+	p := problemIn(err)
+	if p != nil && p.status == http.StatusConflict {
 		existing, findErr := collectOne[dataset](ctx, o.db, nil,
 			"find dataset", query, where.stored)
 		if findErr == nil && existing.ID != 0 {
@@ -206,7 +206,7 @@ func (o invocation) createDataset(ctx context.Context, name, path string) (d dat
 		}
 	}
 	isOutside := func(f fieldError) bool { return f.Code == fieldOutsideRoot }
-	if ok && slices.ContainsFunc(p.fields, isOutside) {
+	if p != nil && slices.ContainsFunc(p.fields, isOutside) {
 		err = o.outsideRoots(path)
 	}
 	return d, o.print(err, nil, "created dataset %d, %s, of %s",
@@ -274,8 +274,8 @@ func (o invocation) analyze(ctx context.Context, d dataset, wait bool) error {
 	a, err := createAnalysis(ctx, o.db, operatorActor(), d.ID, options)
 
 	// If another analysis of the dataset runs, a becomes that one.
-	p, ok := errors.AsType[*problem](err)
-	isRunning := ok && p.code == codeAnalysisRunning
+	p := problemIn(err)
+	isRunning := p != nil && p.code == codeAnalysisRunning
 	if isRunning {
 		a, err = newestAnalysis(ctx, o.db, d.ID)
 	}

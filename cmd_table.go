@@ -63,44 +63,35 @@ func commands() []command {
 		{"migrate", needDatabase, migrateCommand},
 
 		{"user create", needDatabase, createUserCommand},
-		{"user list", needDatabase, calls("GET /users?limit=500", "limit", userLine)},
-		{"user show", needDatabase, calls("GET /users/{id}", "", userLine)},
-		{"user disable", needDatabase, calls("PATCH /users/{id}?status=disabled", "status", userLine)},
-		{"user enable", needDatabase, calls("PATCH /users/{id}?status=active", "status", userLine)},
+		apiCommand("user list", "GET /users?limit=500", "limit", userLine),
+		apiCommand("user show", "GET /users/{id}", "", userLine),
+		apiCommand("user disable", "PATCH /users/{id}?status=disabled", "status", userLine),
+		apiCommand("user enable", "PATCH /users/{id}?status=active", "status", userLine),
 		{"user delete", needDatabase, deleteUserCommand},
-		{"user set-roles", needDatabase, calls("PUT /users/{id}/roles", "roles,", userLine)},
+		apiCommand("user set-roles", "PUT /users/{id}/roles", "roles,", userLine),
 		{"user reset-password", needDatabase, resetPasswordCommand},
-		{"user reset-totp", needDatabase, calls("DELETE /users/{id}/totp", "", "$username has no second factor now")},
+		apiCommand("user reset-totp", "DELETE /users/{id}/totp", "", "$username has no second factor now"),
 		{"user unlock", needDatabase, withKeys(unlockUserCommand)},
-		{
-			"user end-sessions", needDatabase,
-			calls("DELETE /users/{id}/sessions", "", "ended all sessions of $username"),
-		},
+		apiCommand("user end-sessions", "DELETE /users/{id}/sessions", "", "ended all sessions of $username"),
 		{"user revoke", needDatabase, onUser("user.revoke", "ended all sessions and tokens of %s", revokeCredentials)},
 
-		{"role list", needDatabase, calls("GET /roles?limit=500", "limit", roleLine)},
-		{"role create", needDatabase, calls("POST /roles?permissions=", "name* permissions, description*", roleLine)},
-		{"role edit", needDatabase, calls("PATCH /roles/{id}", "permissions, description*", roleLine)},
-		{"role delete", needDatabase, calls("DELETE /roles/{id}", "reassign*", "")},
+		apiCommand("role list", "GET /roles?limit=500", "limit", roleLine),
+		apiCommand("role create", "POST /roles?permissions=", "name* permissions, description*", roleLine),
+		apiCommand("role edit", "PATCH /roles/{id}", "permissions, description*", roleLine),
+		apiCommand("role delete", "DELETE /roles/{id}", "reassign*", ""),
 
 		{"audit verify", needDatabase, withKeys(verifyAuditCommand)},
 		{"audit prune", needDatabase, withKeys(pruneAuditCommand)},
 
 		{"message send", needDatabase, sendMessageCommand},
-		{
-			"message list", needDatabase,
-			calls("GET /system-messages?limit=500&newest=", "limit",
-				"$id\t${publish_at:.19}Z\t$state\t$severity\t$title"),
-		},
-		{"message retract", needDatabase, calls("DELETE /system-messages/{id}", "", "")},
+		apiCommand("message list", "GET /system-messages?limit=500&newest=", "limit",
+			"$id\t${publish_at:.19}Z\t$state\t$severity\t$title"),
+		apiCommand("message retract", "DELETE /system-messages/{id}", "", ""),
 
 		{"token create", needDatabase, createTokenCommand},
-		{
-			"token list", needDatabase,
-			calls("GET /users/{id}/tokens?limit=500", "limit",
-				"$name\t$permissions\tuntil ${expires_at:.10}"),
-		},
-		{"token revoke", needDatabase, calls("DELETE /users/{id}/tokens/{token}", "", "ended API token $1 of $0")},
+		apiCommand("token list", "GET /users/{id}/tokens?limit=500", "limit",
+			"$name\t$permissions\tuntil ${expires_at:.10}"),
+		apiCommand("token revoke", "DELETE /users/{id}/tokens/{token}", "", "ended API token $1 of $0"),
 
 		{"keys list", needSettings, withKeys(listKeysCommand)},
 		{"keys add", needSettings, withKeys(addKeyCommand)},
@@ -109,14 +100,14 @@ func commands() []command {
 
 		{"dataset add", needDatabase, addDatasetCommand},
 		{"dataset create", needDatabase, createDatasetCommand},
-		{"dataset set", needDatabase, withDataset(setDatasetCommand)},
+		datasetCommand("dataset set", setDatasetCommand),
 		{"dataset list", needDatabase, listDatasetsCommand},
-		{"dataset analyze", needDatabase, withDataset(analyzeCommand)},
-		{"dataset expect", needDatabase, withDataset(expectCommand)},
-		{"dataset remove", needDatabase, withDataset(removeDatasetCommand)},
-		{"report", needDatabase, withDataset(reportCommand)},
-		{"compare", needDatabase, withDataset(compareCommand)},
-		{"vrt", needDatabase, withDataset(vrtCommand)},
+		datasetCommand("dataset analyze", analyzeCommand),
+		datasetCommand("dataset expect", expectCommand),
+		datasetCommand("dataset remove", removeDatasetCommand),
+		datasetCommand("report", reportCommand),
+		datasetCommand("compare", compareCommand),
+		datasetCommand("vrt", vrtCommand),
 		{"elevation", needDatabase, elevationCommand},
 
 		{"backup", needDatabase, backupCommand},
@@ -129,6 +120,11 @@ func commands() []command {
 		{"help", needNothing, helpCommand},
 		{"version", needNothing, versionCommand},
 	}
+}
+
+// apiCommand returns the row of a command that calls a route of the API: see calls.
+func apiCommand(name, route, fields, line string) command {
+	return command{name, needDatabase, calls(route, fields, line)}
 }
 
 // findCommand returns the command that args begin with, and the arguments that follow. Help and
@@ -223,8 +219,8 @@ func (c command) parse(args []string) (names []string, options url.Values, err e
 	return names, options, c.checkArguments(takes, names, options)
 }
 
-// What stands in the args of a command: options, with what they take and perhaps in brackets; the
-// options that have to be given; and a name that may be given several times. A list such as
+// These match parts of the args of a command: an option with its value, perhaps in brackets; an
+// option that has to be given; and a name that may be given several times. A list such as
 // "ROLE,..." is one name.
 var (
 	optionParts     = regexp.MustCompile(`\[?--[a-z-]+( [^] ]+)?]?`)

@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"embed"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"html/template"
 	"io"
@@ -478,8 +477,8 @@ func listOfText(text string) []string {
 // refuse returns err. If err says what is wrong with a form or with the filter of a list, the error
 // page is the page itself, with what was typed.
 func (c *console) refuse(w http.ResponseWriter, r *http.Request, f url.Values, formPage pageRow, err error) error {
-	wrong, ok := errors.AsType[*problem](err)
-	isOfForm := ok && wrong.status < 500
+	wrong := problemIn(err)
+	isOfForm := wrong != nil && wrong.status < 500
 	answer := w.(*responseWriter) // ServeHTTP passes nothing else
 	if !isOfForm || answer.page == nil {
 		return err

@@ -19,13 +19,16 @@ func (c *console) homePage(api *apiReader) any {
 
 	data := map[string]any{"Registration": c.core.cfg.registration != registrationClosed}
 	reader := principalOf(api.r)
+	if reader == nil {
+		return data
+	}
 
-	if reader != nil && reader.holds(inboxRead) {
+	if reader.holds(inboxRead) {
 		inbox := get[listOf[message]](api, "/api/v1/inbox", "unread=true&limit=5")
 		data["Messages"] = inbox.Items
 	}
 
-	if reader != nil && reader.holds(datasetRead) {
+	if reader.holds(datasetRead) {
 		datasets := api.addAnalyses(getAll[datasetItem](api, "/api/v1/datasets"))
 		slices.SortStableFunc(datasets, func(a, b datasetDetails) int { return healthOf(a).rank - healthOf(b).rank })
 		data["Datasets"] = datasets[:min(len(datasets), maxHomeDatasets)]
@@ -33,7 +36,7 @@ func (c *console) homePage(api *apiReader) any {
 		data["IsAnalyzed"] = slices.ContainsFunc(datasets, func(d datasetDetails) bool { return d.Analysis != nil })
 	}
 
-	if reader != nil && reader.holds(userManage) && api.err == nil {
+	if reader.holds(userManage) && api.err == nil {
 		data["Users"], api.err = collectOne[struct{ Pending, Total int64 }](
 			api.r.Context(), c.core.db, nil, "count users", countUsers)
 	}
@@ -97,8 +100,9 @@ func (c *console) accountPage(api *apiReader) any {
 	}
 }
 
-// loginPage returns the data of the page on which people sign in, and goes on to Next. While nobody
-// has a password, it tells the first administrator where the token is that sets one.
+// loginPage returns the data of the page on which people sign in. Next is the page after that.
+// While nobody has a password, the page tells the first administrator where the token is that sets
+// one.
 func (c *console) loginPage(api *apiReader) any {
 	const query = `
 		SELECT NOT EXISTS (

@@ -71,12 +71,10 @@ func (c *console) previewMessage(w http.ResponseWriter, r *http.Request) error {
 
 	// The box with the empty name stands for everybody.
 	ctx := r.Context()
-	isAll := slices.Contains(f["roles"], "")
-	roles := []string{}
-	for _, name := range f["roles"] {
-		if name != "" {
-			roles = append(roles, name)
-		}
+	roles := f["roles"]
+	isAll := slices.Contains(roles, "")
+	if isAll {
+		roles = nil
 	}
 
 	// A role that does not exist is refused.

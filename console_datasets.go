@@ -106,7 +106,7 @@ func (d *datasetData) addHeight(api *apiReader) {
 
 	query := url.Values{
 		"point":   {d.Position},
-		"dataset": {strconv.FormatInt(d.ID, 10)},
+		"dataset": {fmt.Sprint(d.ID)},
 	}
 	reader := &apiReader{console: api.console, r: api.r}
 	height := get[elevation](reader, "/api/v1/elevation", query.Encode())
@@ -153,8 +153,7 @@ func (d *datasetData) addMap(api *apiReader) {
 	}
 
 	// The position is the pixel that was clicked, or the middle.
-	lon := (box.West + box.East) / 2
-	lat := (box.South + box.North) / 2
+	lon, lat := box.middle()
 	x, errX := strconv.ParseFloat(query.Get("at.x"), 64)
 	y, errY := strconv.ParseFloat(query.Get("at.y"), 64)
 	hasPixel := errX == nil && errY == nil
@@ -176,14 +175,18 @@ func (d *datasetData) addMap(api *apiReader) {
 	}
 
 	// The links move the map around its middle.
-	lon = (box.West + box.East) / 2
-	lat = (box.South + box.North) / 2
+	lon, lat = box.middle()
 	d.Map = &mapView{BBox: box.query(), Whole: whole}
 	for _, label := range [...]string{"zoom in", "zoom out", "west", "east", "north", "south"} {
 		move := strings.TrimPrefix(label, "zoom ")
 		next := box.moved(move, lon, lat)
 		d.Map.Links = append(d.Map.Links, [2]string{label, next.query()})
 	}
+}
+
+// middle returns the longitude and latitude in the middle of the box.
+func (a mapBox) middle() (lon, lat float64) {
+	return (a.West + a.East) / 2, (a.South + a.North) / 2
 }
 
 // moved returns the box after a move. For in and out, the box shrinks or grows around the given
@@ -270,7 +273,8 @@ func (c *console) filePage(api *apiReader) any {
 
 	if file.BBox != nil {
 		box := boxOf(file.BBox)
-		data.View = box.moved("out", (box.West+box.East)/2, (box.South+box.North)/2).query()
+		lon, lat := box.middle()
+		data.View = box.moved("out", lon, lat).query()
 	}
 
 	api.title = file.Path

@@ -6,7 +6,6 @@ import (
 	"crypto/cipher"
 	"crypto/sha512"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -33,9 +32,9 @@ type sentForm struct {
 }
 
 // readOnce returns the form that a session has sent with a field "once", which holds random text.
-// Without both it returns nil. The id and the key are the halves of a SHA-512 of the session, the
-// path and the fields. Nobody who lacks the random text can compute them. A form of another
-// session, to another path or with another field is another form.
+// Without a session or that field, it returns nil. The id and the key are the halves of a SHA-512
+// of the session, the path and the fields. Nobody who lacks the random text can compute them. A
+// form of another session, to another path or with another field is another form.
 func readOnce(r *http.Request, f url.Values) *sentForm {
 	p := principalOf(r)
 	if p == nil || p.kind != "session" || f.Get("once") == "" {
@@ -180,8 +179,8 @@ func (f *sentForm) decrypt(stored []byte) (answer formAnswer, err error) {
 // ended, the error page is the login page, which keeps the form's fields in its own field "form",
 // if there is room: see afterSignIn. Passwords, codes and the secret of an app are not kept.
 func (c *console) keepForm(rt route, w *responseWriter, r *http.Request, err error) error {
-	wrong, ok := errors.AsType[*problem](err)
-	hasEnded := ok && wrong.status == http.StatusUnauthorized
+	wrong := problemIn(err)
+	hasEnded := wrong != nil && wrong.status == http.StatusUnauthorized
 	if !hasEnded || isRead(r) || w.page == nil {
 		return err
 	}

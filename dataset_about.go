@@ -51,11 +51,6 @@ type datasetProvider struct {
 	URL   string   `json:"url,omitzero"`
 }
 
-// providerRoles returns the roles that a provider may have (STAC 1.0.0, provider object).
-func providerRoles() []string {
-	return []string{"licensor", "producer", "processor", "host"}
-}
-
 // spdxExpression matches what has the shape of an SPDX license expression (SPDX 2.3, annex D).
 var spdxExpression = regexp.MustCompile(`^[A-Za-z0-9.+-]+( (AND|OR|WITH) [A-Za-z0-9.+-]+)*$`)
 
@@ -129,9 +124,10 @@ func (a datasetAbout) check(v *invalid) {
 	v.check(areKeywords, "about.keywords", fieldMalformed,
 		"must be at most 50 lines of 1 to 50 characters without commas")
 
+	roles := []string{"licensor", "producer", "processor", "host"} // STAC 1.0.0, provider object
 	areProviders := len(a.Providers) <= 20
 	for _, p := range a.Providers {
-		isUnknown := func(role string) bool { return !slices.Contains(providerRoles(), role) }
+		isUnknown := func(role string) bool { return !slices.Contains(roles, role) }
 		hasRoles := p.Roles != nil && len(p.Roles) <= 4 && !slices.ContainsFunc(p.Roles, isUnknown)
 		isValid := isLine(p.Name, 1, 200) && hasRoles && isURLOrEmpty(p.URL)
 		areProviders = areProviders && isValid

@@ -113,12 +113,11 @@ func (c *catalogue) selectVisible(r *http.Request, f *fileFilter) (d dataset, er
 	return d, err
 }
 
+// datasetChange changes a dataset. Its objects go into the audit log.
+type datasetChange func(tx pgx.Tx, d dataset) (before, after any, err error)
+
 // changeDataset is the function changeDataset for the dataset in the path of a request.
-func (c *catalogue) changeDataset(
-	r *http.Request,
-	action string,
-	do func(tx pgx.Tx, d dataset) (before, after any, err error),
-) error {
+func (c *catalogue) changeDataset(r *http.Request, action string, do datasetChange) error {
 	return changeDataset(r.Context(), c.core.db, actorOf(r), pathID(r, "id"), action, do)
 }
 
@@ -132,7 +131,7 @@ func changeDataset(
 	by actor,
 	id int64,
 	action string,
-	do func(tx pgx.Tx, d dataset) (before, after any, err error),
+	do datasetChange,
 ) error {
 	const query = `
 		SELECT ` + datasetColumns + `

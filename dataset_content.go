@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -18,8 +17,7 @@ import (
 // name, so that GDAL finds the sidecars beside it.
 func dataPath(dataset int64, path string) string {
 	raw, _ := decodePath(path) // as the walk wrote it
-	id := strconv.FormatInt(dataset, 10)
-	u := url.URL{Path: "/api/v1/datasets/" + id + "/data/" + raw}
+	u := url.URL{Path: fmt.Sprintf("/api/v1/datasets/%d/data/%s", dataset, raw)}
 	return u.EscapedPath()
 }
 
@@ -195,7 +193,7 @@ func (f *content) ReadAt(p []byte, offset int64) (int, error) {
 		return err
 	}
 
-	err := f.catalogue.askFileSystem(f.ctx, f.directory, read, func() {})
+	err := f.catalogue.askFileSystem(f.ctx, f.directory, read, nil)
 	if err != nil && err != io.EOF {
 		f.err = fmt.Errorf("read %s in the dataset %s: %w", f.path, f.directory, err)
 		return 0, f.err
@@ -222,8 +220,8 @@ var errNoAnswer = errors.New("the file system does not answer")
 // askFileSystem runs ask, which calls the file system, and returns its error. A call of a dead
 // network file system may never return, so ask runs in its own goroutine. askFileSystem abandons
 // the goroutine after the patience of analyses, or when ctx ends. If ask succeeds after that, drop
-// closes the file that it opened. Until ask returns, it holds a slot of its directory and a slot of
-// the whole instance, which bounds the number of blocked threads.
+// closes the file that it opened; nil: it opens none. Until ask returns, it holds a slot of its
+// directory and a slot of the whole instance, which bounds the number of blocked threads.
 func (c *catalogue) askFileSystem(
 	ctx context.Context,
 	directory string,
@@ -245,7 +243,7 @@ func (c *catalogue) askFileSystem(
 		select {
 		case answers <- err:
 		case <-limited.Done():
-			if err == nil {
+			if err == nil && drop != nil {
 				drop()
 			}
 		}
@@ -315,8 +313,8 @@ func (w *patientWriter) Write(b []byte) (int, error) {
 		err := w.caller.authorize(w.ctx)
 
 		// An outage of the database does not end the answer.
-		refused, isProblem := errors.AsType[*problem](err)
-		if isProblem && refused.status < 500 {
+		refused := problemIn(err)
+		if refused != nil && refused.status < 500 {
 			return 0, context.Canceled
 		}
 	}

@@ -92,10 +92,7 @@ func (c *catalogue) getElevation(w http.ResponseWriter, r *http.Request) error {
 // their order, or along a line.
 func (c *catalogue) postElevation(w http.ResponseWriter, r *http.Request, in elevationRequest) error {
 	found, err := c.elevations(r, in)
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, http.StatusOK, object{"items": found, "next_cursor": nil})
+	return writeEntity(w, object{"items": found, "next_cursor": nil}, "", err)
 }
 
 // places returns the points of a request, or those along its line. They have no heights yet.
@@ -160,8 +157,7 @@ func (c *catalogue) elevations(r *http.Request, in elevationRequest) (found []el
 		return nil, err
 	}
 
-	status := fileStatusOK
-	f := fileFilter{status: &status, isPoint: true, sort: sortFinest}
+	f := fileFilter{status: new(fileStatusOK), isPoint: true, sort: sortFinest}
 	if in.Dataset != nil {
 		f.datasets = []int64{*in.Dataset}
 	}
@@ -269,8 +265,8 @@ func (c *catalogue) addHeights(
 	}
 
 	read := func() error { return c.readHeightsAt(ctx, directory, file, points, way) }
-	err := c.askFileSystem(ctx, directory, read, func() {})
-	if _, isProblem := errors.AsType[*problem](err); isProblem || ctx.Err() != nil {
+	err := c.askFileSystem(ctx, directory, read, nil)
+	if problemIn(err) != nil || ctx.Err() != nil {
 		return err
 	}
 

@@ -135,7 +135,7 @@ func writeFeatures(
 	name string,
 	read func(emit func(object) error) error,
 ) error {
-	write := func(out io.Writer) error {
+	return writeStream(w, r, typeGeoJSON, func(out io.Writer) error {
 		title, _ := json.Marshal(name) // text never fails
 		fmt.Fprintf(out, `{"type":"FeatureCollection","name":%s,"features":[`+"\n", title)
 
@@ -155,8 +155,7 @@ func writeFeatures(
 			_, err = io.WriteString(out, "]}\n")
 		}
 		return err
-	}
-	return writeStream(w, r, typeGeoJSON, write)
+	})
 }
 
 // writeStream answers with the output of write, in gzip if the client accepts it and the output is

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"net/http"
 	"slices"
 	"strings"
@@ -47,7 +46,7 @@ func (c *catalogue) postLocations(w http.ResponseWriter, r *http.Request, in loc
 	}
 
 	found, err := c.elevations(r, asked)
-	if p, isProblem := errors.AsType[*problem](err); isProblem && p.code == codeInvalid {
+	if p := problemIn(err); p != nil && p.code == codeInvalid {
 		return writeJSON(w, http.StatusBadRequest, object{"status": "INVALID_REQUEST", "error": p.detail})
 	}
 	if err != nil {

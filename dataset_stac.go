@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	_ "embed"
+	"fmt"
 	"math"
 	"net/http"
 	"strconv"
@@ -135,7 +136,7 @@ func (c *catalogue) getSTACAPI(w http.ResponseWriter, _ *http.Request) error {
 
 // collectionURL returns the URL of a dataset's collection.
 func collectionURL(root string, dataset int64) string {
-	return root + "/collections/" + strconv.FormatInt(dataset, 10)
+	return fmt.Sprint(root, "/collections/", dataset)
 }
 
 // listCollections answers GET /api/v1/stac/collections with all collections or, if there is a
@@ -305,7 +306,7 @@ func (c stacCollection) object(root string) object {
 		"type":            "Collection",
 		"stac_version":    "1.0.0",
 		"stac_extensions": []string{stacItemAssets, stacProjection},
-		"id":              strconv.FormatInt(c.ID, 10),
+		"id":              fmt.Sprint(c.ID),
 		"title":           c.Name,
 		"description":     cmp.Or(c.Description, c.Name),
 		"itemType":        "feature",

@@ -41,7 +41,7 @@ func (c *catalogue) itemOf(r *http.Request, f datasetFile, about datasetAbout) o
 	base := c.core.baseURL(r)
 	root := base + stacPath
 	href := base + dataPath(f.DatasetID, f.Path)
-	id := strconv.FormatInt(f.ID, 10)
+	id := fmt.Sprint(f.ID)
 	collection := collectionURL(root, f.DatasetID)
 
 	properties := object{
@@ -102,7 +102,7 @@ func (c *catalogue) itemOf(r *http.Request, f datasetFile, about datasetAbout) o
 		"stac_version":    "1.0.0",
 		"stac_extensions": extensions,
 		"id":              id,
-		"collection":      strconv.FormatInt(f.DatasetID, 10),
+		"collection":      fmt.Sprint(f.DatasetID),
 		"links": []object{
 			stacLink("self", collection+"/items/"+id, typeGeoJSON),
 			stacLink("root", root, typeJSON),
@@ -239,8 +239,7 @@ func (c *catalogue) searchItems(w http.ResponseWriter, r *http.Request) error {
 
 	f, err := readItemFilter(query)
 	if err != nil {
-		p, isProblem := errors.AsType[*problem](err)
-		if isProblem {
+		if p := problemIn(err); p != nil {
 			p.status = http.StatusBadRequest // always (OGC API Features, section 7.5.1)
 		}
 		return err

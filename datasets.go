@@ -9,7 +9,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -200,14 +199,16 @@ func (c *catalogue) createDataset(w http.ResponseWriter, r *http.Request, in dat
 		VALUES ($1, $2, $3, $4)
 		RETURNING ` + datasetColumns
 
-	dir, err := c.core.cfg.checkDataset(in.Name, in.Path, in.Description)
-	if err != nil {
+	var v invalid
+	checkDatasetTexts(&v, &in.Name, &in.Description)
+	dir, wrong := c.core.cfg.findDirectory(in.Path)
+	if err := append(v, wrong...).err(); err != nil {
 		return err
 	}
 
 	ctx, cancel := context.WithTimeout(r.Context(), slow.timeout()/2)
 	defer cancel()
-	err = c.askFileSystem(ctx, dir.root, dir.check, func() {})
+	err := c.askFileSystem(ctx, dir.root, dir.check, nil)
 	if err != nil {
 		return err
 	}
@@ -227,18 +228,8 @@ func (c *catalogue) createDataset(w http.ResponseWriter, r *http.Request, in dat
 		}
 		return audit(r.Context(), tx, actorOf(r), "dataset.create", d.target(), nil, d)
 	})
-	location := "/api/v1/datasets/" + strconv.FormatInt(d.ID, 10)
+	location := fmt.Sprint("/api/v1/datasets/", d.ID)
 	return writeCreated(w, d, location, err)
-}
-
-// checkDataset checks the fields of a new dataset and returns its directory, or a 422. It does not
-// look at the directory.
-func (c config) checkDataset(name, path, description string) (datasetDirectory, error) {
-	var v invalid
-	checkDatasetTexts(&v, &name, &description)
-
-	dir, wrong := c.findDirectory(path)
-	return dir, append(v, wrong...).err()
 }
 
 // check returns a 422 if the directory cannot be listed.
@@ -593,42 +584,41 @@ func (b overallBox) bounds() []float64 {
 // a box.
 func summarizeDataset(ctx context.Context, q querier, d dataset) (datasetDetails, error) {
 	const query = `
-		SELECT f.status,
-			count(*) AS n,
-			least(sum(f.size_bytes), 1e18)::bigint AS size,` + overallColumns + `
-		FROM elevation_dataset_file_meta f
-		WHERE f.dataset_id = $1
-		GROUP BY f.status`
+		WITH kinds AS (
+			SELECT f.status,
+				count(*) AS n,
+				sum(f.size_bytes) AS size,` + overallColumns + `
+			FROM elevation_dataset_file_meta f
+			WHERE f.dataset_id = $1
+			GROUP BY f.status
+		)
+		SELECT
+			jsonb_object_agg(status, coalesce(n, 0)) || jsonb_build_object('total', coalesce(sum(n), 0)) AS files,
+			least(coalesce(sum(size), 0), 1e18)::bigint AS total_bytes,
+			min(west) AS west,
+			max(east) AS east,
+			min(turned_west) AS turned_west,
+			max(turned_east) AS turned_east,
+			min(south) AS south,
+			max(north) AS north
+		FROM unnest($2::text[]) AS s (status)
+		LEFT JOIN kinds USING (status)`
+
+	files, err := collectOne[struct {
+		Files      map[string]int64
+		TotalBytes int64
+		overallBox
+	}](ctx, q, nil, "summarize files", query, d.ID, fileStatuses())
+	if err != nil {
+		return datasetDetails{}, err
+	}
 
 	details := datasetDetails{
-		dataset: d,
-		Files:   map[string]int64{"total": 0},
+		dataset:    d,
+		Files:      files.Files,
+		TotalBytes: files.TotalBytes,
+		BBox:       files.bounds(),
 	}
-	for _, status := range fileStatuses() {
-		details.Files[status] = 0
-	}
-
-	totals, err := collect[struct {
-		Status string
-		N      int64
-		Size   int64
-		overallBox
-	}](ctx, q, "summarize files", query, d.ID)
-	if err != nil {
-		return details, err
-	}
-
-	for _, t := range totals {
-		details.Files[t.Status] = t.N
-		details.Files["total"] += t.N
-		details.TotalBytes += t.Size
-
-		box := t.bounds()
-		if box != nil {
-			details.BBox = box
-		}
-	}
-
 	newest, err := newestAnalysis(ctx, q, d.ID)
 	if err != nil {
 		return details, err

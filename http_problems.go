@@ -46,6 +46,12 @@ type fieldError struct {
 // errNoPath is the 404 for a path without a route.
 var errNoPath = newProblem(http.StatusNotFound, codeNotFound, "No such path; see /api/v1/openapi.yaml.")
 
+// problemIn returns the problem in an error, or nil.
+func problemIn(err error) *problem {
+	p, _ := errors.AsType[*problem](err)
+	return p
+}
+
 // notFound returns the 404 for an object that does not exist, as in "No dataset 99." An id that is
 // 0 or noUUID stands for text that is no id at all.
 func notFound(kind string, id any) error {
@@ -168,7 +174,7 @@ func (v invalid) err() error {
 // problemOf returns the problem that the client gets for err. If the client left, it panics with
 // http.ErrAbortHandler: nobody reads an answer.
 func (c *core) problemOf(w *responseWriter, err error) *problem {
-	if p, ok := errors.AsType[*problem](err); ok {
+	if p := problemIn(err); p != nil {
 		return p
 	}
 

@@ -4,12 +4,10 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -359,7 +357,7 @@ func (a *announcements) listMessages(inbox bool) handler {
 
 		first := []string{"infinity", "0"}
 		key := func(m message) []string {
-			return []string{m.PublishAt.Format(time.RFC3339Nano), strconv.FormatInt(m.ID, 10)}
+			return []string{m.PublishAt.Format(time.RFC3339Nano), fmt.Sprint(m.ID)}
 		}
 		return writeRows(a.core, w, r, first, key, "list messages", messagesPage, args...)
 	}
@@ -588,11 +586,11 @@ func auditMessage(ctx context.Context, tx pgx.Tx, by actor, action string, id in
 	m, err := getMessage(ctx, tx, serviceActor(), id)
 	if err == nil {
 		after = m
-	} else if _, isMissing := errors.AsType[*problem](err); !isMissing {
+	} else if problemIn(err) == nil {
 		return err
 	}
 
-	return audit(ctx, tx, by, action, "message:"+strconv.FormatInt(id, 10), before, after)
+	return audit(ctx, tx, by, action, fmt.Sprint("message:", id), before, after)
 }
 
 // changeMessage runs do on the message of the path, or returns a 404, also if the message is about
