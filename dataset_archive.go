@@ -14,9 +14,9 @@ import (
 const maxArchived = 100_000
 
 // getArchive answers GET /api/v1/datasets/{id}/archive.zip with the content of the files that match
-// the filter. The files are not compressed, because most of them are already. The archive is made
+// the filter. The archive does not compress them, because most are compressed already. It is made
 // while it is sent, so it has no length and no ranges. If a file fails or changes meanwhile, the
-// connection is cut, so that no client takes the archive for whole.
+// connection is cut, so that no client takes the archive for complete.
 func (c *catalogue) getArchive(w http.ResponseWriter, r *http.Request) error {
 	d, f, err := c.pathFilter(r)
 	if err != nil {
@@ -68,8 +68,8 @@ func (c *catalogue) getArchive(w http.ResponseWriter, r *http.Request) error {
 }
 
 // addToArchive adds the content of a file in the directory of a dataset. Its name in the archive is
-// its path in the dataset. Some programs take a backslash for a slash, so a path with one has %5C
-// for it, and %25 for a percent sign.
+// its path in the dataset. Some programs take a backslash for a slash. So in a path with
+// backslashes these become %5C, and percent signs %25.
 func (c *catalogue) addToArchive(
 	ctx context.Context,
 	archive *zip.Writer,

@@ -86,22 +86,22 @@ func (g geometry) polygons() (polygons area, corners int, err error) {
 	return polygons, corners, nil
 }
 
-// readGeometry reads a GeoJSON geometry of one of the types, or of any type if none is given. It
-// returns the area, and the box around it: west, south, east, north. ok is false for any other
-// text, and for a geometry of more than most corners.
-func readGeometry(text string, most int, types ...string) (box []float64, a area, ok bool) {
+// readGeometry reads a GeoJSON geometry, and returns what geometry.area does. ok is false for any
+// other text.
+func readGeometry(text string, most int) (box []float64, a area, ok bool) {
 	// A corner has three numbers at most. Count before anything is built.
-	if strings.Count(text, ",") > 3*most {
-		return nil, nil, false
-	}
-
 	var g geometry
-	err := json.Unmarshal([]byte(text), &g)
-	isType := types == nil || slices.Contains(types, g.Type)
-	if err != nil || !isType {
+	isTooLong := strings.Count(text, ",") > 3*most
+	if isTooLong || json.Unmarshal([]byte(text), &g) != nil {
 		return nil, nil, false
 	}
 
+	return g.area(most)
+}
+
+// area returns the geometry as an area, and the box around it: west, south, east, north. ok is
+// false if it has more than most corners, or none.
+func (g geometry) area(most int) (box []float64, a area, ok bool) {
 	a, corners, err := g.polygons()
 	if err != nil || len(a) == 0 || corners > most {
 		return nil, nil, false

@@ -11,22 +11,21 @@ import (
 // maxBoundaryCorners is how many corners a boundary may have.
 const maxBoundaryCorners = 20_000
 
-// readBoundary reads a GeoJSON Polygon or MultiPolygon, or a Feature or FeatureCollection of these.
-// Properties are left out. ok is false for any other JSON, for an area of more than
+// readBoundary reads a GeoJSON Polygon or MultiPolygon, or a Feature or FeatureCollection of these,
+// without their properties. ok is false for any other JSON, for an area of more than
 // maxBoundaryCorners, and for one that is not within ±180° and ±90°.
 func readBoundary(text json.RawMessage) (boundary area, ok bool) {
 	var in struct {
-		Type     string
-		Geometry json.RawMessage
-		Features []struct{ Geometry json.RawMessage }
+		geometry
+		Geometry geometry
+		Features []struct{ Geometry geometry }
 	}
 
 	if json.Unmarshal(text, &in) != nil {
 		return nil, false
 	}
 
-	// The geometry, or those of the features.
-	geometries := []json.RawMessage{text}
+	geometries := []geometry{in.geometry}
 	switch in.Type {
 	case "Feature":
 		geometries[0] = in.Geometry
@@ -37,50 +36,33 @@ func readBoundary(text json.RawMessage) (boundary area, ok bool) {
 		}
 	}
 
-	corners := 0
-	isOffGlobe := func(p position) bool { return math.Abs(p[0]) > 180 || math.Abs(p[1]) > 90 }
-	for _, geometry := range geometries {
-		limit := maxBoundaryCorners - corners
-		_, part, isRead := readGeometry(string(geometry), limit, "Polygon", "MultiPolygon")
-		if !isRead {
+	for _, g := range geometries {
+		if g.Type != "Polygon" && g.Type != "MultiPolygon" {
 			return nil, false
 		}
-
-		for _, polygon := range part {
-			for _, ring := range polygon {
-				corners += len(ring)
-				if slices.ContainsFunc(ring, isOffGlobe) {
-					return nil, false
-				}
-			}
-		}
-
-		boundary = append(boundary, part...)
 	}
 
-	return boundary, boundary != nil
+	all := geometry{Type: "GeometryCollection", Geometries: geometries}
+	box, boundary, ok := all.area(maxBoundaryCorners)
+	isOnGlobe := ok && min(box[0], box[2]) >= -180 && max(box[0], box[2]) <= 180 && box[1] >= -90 && box[3] <= 90
+	return boundary, isOnGlobe
 }
 
 // cellsWithin holds the cells of a grid that a boundary needs.
 type cellsWithin struct {
 	runs   []cellRun
-	shares map[cellRun]float64 // of the cells that are partly inside: which part
+	shares map[cellRun]float64 // which part is inside, of cells that are not so as a whole
 	cells  float64             // how many cells have been found
 	points int                 // how many points followEdges has returned
 	looked int                 // how many parts of the grid were looked at
 }
 
-// Errors of a boundary that cannot be compared with a grid.
-var (
-	errBoundaryTooLong = errors.New("its edges are too long")
-	errBoundaryTooFine = errors.New("it has too many cells of the grid")
-	errBoundaryCrossed = errors.New("its rings cross, or a hole lies outside")
-	errBoundaryEmpty   = errors.New("it has no area")
-	errBoundaryCut     = errors.New("it crosses the edge of the map")
-)
+// errBoundaryTooFine says that a boundary needs too many cells of a grid.
+var errBoundaryTooFine = errors.New("it has too many cells of the grid")
 
 // compareBoundary replaces the gaps of the grid by those cells without a tile that the boundary
-// needs. It returns how many percent of the boundary's area have a tile.
+// needs. It returns how many percent of the boundary's area have a tile. An error says why the
+// boundary cannot be compared with the grid.
 func (g *tileGrid) compareBoundary(ctx context.Context, boundary area) (covered float64, err error) {
 	w := &cellsWithin{shares: map[cellRun]float64{}}
 	for _, polygon := range boundary {
@@ -90,7 +72,7 @@ func (g *tileGrid) compareBoundary(ctx context.Context, boundary area) (covered 
 	}
 
 	if w.runs == nil {
-		return 0, errBoundaryEmpty
+		return 0, errors.New("it has no area")
 	}
 
 	// Around the globe, both count their columns from the same one.
@@ -124,10 +106,10 @@ func (g *tileGrid) compareBoundary(ctx context.Context, boundary area) (covered 
 	return min(max(percent, 0), 99.99), nil
 }
 
-// addCells adds the cells that a polygon needs: those of which at least a hundredth lies inside. If
-// the polygon is smaller than a cell, a hundredth of the polygon is enough. So a boundary along the
-// edges of tiles needs none of their neighbours. Tiles whose pixels are points end in the middle of
-// a pixel; half a pixel more does not make a cell needed.
+// addCells adds the cells that a polygon needs: those of which at least a hundredth lies inside. So
+// a boundary along the edges of tiles needs none of their neighbours. Tiles whose pixels are points
+// end in the middle of a pixel, so at least half a pixel must lie inside. If the polygon is smaller
+// than a cell, that part of the polygon is enough.
 func (g *tileGrid) addCells(ctx context.Context, w *cellsWithin, polygon [][]position) error {
 	crs, err := g.system()
 	if err != nil {
@@ -156,7 +138,7 @@ func (g *tileGrid) addCells(ctx context.Context, w *cellsWithin, polygon [][]pos
 			if turn > 0 && !isFirst {
 				jump := math.Round((at[0] - last[0]) / turn)
 				if jump != 0 && g.columnsAround() == 0 {
-					return at, errBoundaryCut
+					return at, errors.New("it crosses the edge of the map")
 				}
 				at[0] -= turn * jump
 			}
@@ -214,15 +196,11 @@ func followEdges(ring []position, limit int, project func(position) (position, e
 		)
 		pieces := max(1, math.Ceil(length/longest))
 		if float64(len(points))+pieces > float64(limit) {
-			return nil, errBoundaryTooLong
+			return nil, errors.New("its edges are too long")
 		}
 
 		for piece := range int(pieces) {
-			part := float64(piece) / pieces
-			at, err := project(position{
-				p[0] + part*(q[0]-p[0]),
-				p[1] + part*(q[1]-p[1]),
-			})
+			at, err := project(along(p, q, float64(piece)/pieces))
 			if err != nil {
 				return nil, err
 			}
@@ -248,11 +226,7 @@ func clip(ring []position, axis int, limit, side float64) (part []position) {
 
 		// The edge from p to q crosses the line.
 		if isInside != isNextInside {
-			at := (limit - p[axis]) / (q[axis] - p[axis])
-			crossing := position{
-				p[0] + at*(q[0]-p[0]),
-				p[1] + at*(q[1]-p[1]),
-			}
+			crossing := along(p, q, (limit-p[axis])/(q[axis]-p[axis]))
 			crossing[axis] = limit // exactly
 			part = append(part, crossing)
 		}
@@ -268,23 +242,17 @@ type cellRange struct {
 }
 
 // split adds the cells of a rectangle of which at least a share of least is inside the rings of a
-// polygon, which have been clipped to the rectangle. The rings of holes have negative areas. It
-// halves the rectangle until one ring fills it, or it is one cell.
+// polygon. The rings are clipped to the rectangle; those of holes have negative areas. split halves
+// the rectangle until the polygon fills it, or it is one cell.
 func (w *cellsWithin) split(ctx context.Context, rings [][]position, least float64, r cellRange) error {
 	const (
 		maxLooked = 1_000_000  // parts of the grid
 		maxCells  = 10_000_000 // that the boundary needs
 	)
 
-	// Areas in cells. A hole makes smallest negative.
-	sum := 0.0
-	largest := 0.0
-	smallest := 0.0
+	sum := 0.0 // the area inside the polygon, in cells
 	for _, ring := range rings {
-		size := signedArea(ring) / 2
-		sum += size
-		largest = max(largest, size)
-		smallest = min(smallest, size)
+		sum += signedArea(ring) / 2
 	}
 
 	columns := r.to[0] - r.from[0]
@@ -293,7 +261,7 @@ func (w *cellsWithin) split(ctx context.Context, rings [][]position, least float
 
 	// The parts of a simple polygon are within the rectangle.
 	isCrossed := sum < -1e-6 || sum > cells*(1+1e-6)
-	isWhole := smallest == 0 && largest >= cells*(1-1e-9)
+	isWhole := sum >= cells*(1-1e-9)
 
 	w.looked++
 	if isWhole {
@@ -304,7 +272,7 @@ func (w *cellsWithin) split(ctx context.Context, rings [][]position, least float
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case isCrossed:
-		return errBoundaryCrossed
+		return errors.New("its rings cross, or a hole lies outside")
 	case w.looked > maxLooked, isWhole && w.cells+cells > maxCells:
 		return errBoundaryTooFine
 	case isWhole:
@@ -365,7 +333,7 @@ func (w *cellsWithin) halve(ctx context.Context, rings [][]position, least float
 func (w *cellsWithin) areaOf(runs []cellRun) float64 {
 	sum := float64(tilesIn(runs))
 
-	// Of a cell that is partly inside, the rest does not count.
+	// The parts of cells that lie outside do not count.
 	for cell, share := range w.shares {
 		at, isFirst := slices.BinarySearchFunc(runs, cell, compareRuns)
 		isWithin := at > 0 && runs[at-1].Row == cell.Row && runs[at-1].To >= cell.From

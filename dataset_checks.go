@@ -15,7 +15,7 @@ import (
 // This file and dataset_checks_*.go hold the checks of the report. They look at records in memory
 // and know neither the database nor HTTP.
 
-// fileRow is a file's row, as the checks read it.
+// fileRow is a file's row, as the checks read it. fileRecord.fileKind is not set.
 type fileRow struct {
 	fileRecord
 	fileKind
@@ -29,15 +29,15 @@ type fileRow struct {
 // fileRecord holds what the checks know of a file, in a fixed size: a million records take 120 MB.
 // A path is examined while its row is read. It is read again only for a finding.
 type fileRecord struct {
-	id         int64
-	size       int64     // in bytes
-	modified   int64     // in nanoseconds since 1970
-	folder     uint64    // a hash of the folder
-	pattern    uint64    // a hash of the path without its numbers; 0 if they cannot be coordinates
-	fits       [3]uint32 // see nameNumber.fits: the left, the lower and the upper edge
-	kind       int32     // an index of fileSet.kinds
-	heights    int32     // an index of fileSet.heights, plus 1; 0 if they were not read
-	x          float64   // the lower left corner of the box, in its own CRS
+	id       int64
+	size     int64     // in bytes
+	modified int64     // in nanoseconds since 1970
+	folder   uint64    // a hash of the folder
+	pattern  uint64    // a hash of the path without its numbers; 0 if they cannot be coordinates
+	fits     [3]uint32 // see nameNumber.fits: the left, the lower and the upper edge
+	heights  int32     // an index of fileSet.heights, plus 1; 0 if they were not read
+	*fileKind
+	x          float64 // the lower left corner of the box, in its own CRS
 	y          float64
 	w          float64 // the size of the box
 	h          float64
@@ -47,7 +47,7 @@ type fileRecord struct {
 	nameRank   uint8  // nameFollows and so on
 }
 
-// fileKind holds the values that many files share, so that each set of them is stored once.
+// fileKind holds values that many files share. Files with the same values share one fileKind.
 type fileKind struct {
 	status      string
 	format      string
@@ -55,7 +55,7 @@ type fileKind struct {
 	unread      string // the name of a format that Cairn does not read, or halfFinished; else ""
 	system      string // the CRS: a code, a name or ""
 	definition  string // of a CRS without a code
-	unit        string // of the CRS, set in fileSet.kinds only
+	unit        string // of the CRS; see internKind
 	vertical    string // notStated without one; so are the next two
 	sampleType  string
 	nodata      string
@@ -96,9 +96,7 @@ type fileSet struct {
 	expected storedExpectation
 	lines    []expectedLine
 
-	files []fileRecord
-	kinds []fileKind
-
+	files      []fileRecord
 	heights    []heightRecord
 	unmeasured map[string]int // how many rasters have no heights, by the reason
 
@@ -108,9 +106,9 @@ type fileSet struct {
 	isCopy map[int32]bool // files at the place of another
 
 	seed    maphash.Seed
-	names   *regexp.Regexp // as expected
-	kindOf  map[fileKind]int32
-	formats map[string]string // namesOfUnread
+	names   *regexp.Regexp         // as expected
+	kinds   map[fileKind]*fileKind // the kinds of files, by their values without a unit
+	formats map[string]string      // namesOfUnread
 }
 
 // flawList is what one kind of check found.
@@ -151,7 +149,7 @@ func newFileSet(n int64, expected storedExpectation) *fileSet {
 		isCopy:     map[int32]bool{},
 		seed:       maphash.MakeSeed(),
 		names:      expected.namePattern(),
-		kindOf:     map[fileKind]int32{},
+		kinds:      map[fileKind]*fileKind{},
 		formats:    namesOfUnread(),
 	}
 }
@@ -235,8 +233,8 @@ func (s *fileSet) add(row fileRow) {
 		s.readName(&r, row.path)
 	}
 
-	r.kind = s.internKind(k)
-	s.addHeights(&r, &k, row.found)
+	r.fileKind = s.internKind(k)
+	s.addHeights(&r, row.found)
 	s.files = append(s.files, r)
 }
 
@@ -275,17 +273,16 @@ func (r *fileRecord) setBox(row fileRow) string {
 	return isNorthUp
 }
 
-// internKind returns the index of a kind.
-func (s *fileSet) internKind(k fileKind) int32 {
-	i, found := s.kindOf[k]
-	if !found {
-		i = int32(len(s.kinds))
-		s.kindOf[k] = i
-		k.unit = unitOfCRS(k.system)
-		s.kinds = append(s.kinds, k)
+// internKind returns the one fileKind with the values of k, and the unit of its CRS.
+func (s *fileSet) internKind(k fileKind) *fileKind {
+	kind, isKnown := s.kinds[k]
+	if !isKnown {
+		kind = new(k)
+		kind.unit = unitOfCRS(k.system)
+		s.kinds[k] = kind
 	}
 
-	return i
+	return kind
 }
 
 // foundIn notes a finding about one file.
@@ -316,7 +313,7 @@ func (s *fileSet) found(code string, f flaw) {
 
 // groups iterates over the files with the same key, each group in the order of paths. Files with
 // the key 0 are in no group. The slice is valid until the next group.
-func (s *fileSet) groups(key func(r *fileRecord, k *fileKind) uint64) iter.Seq[[]int32] {
+func (s *fileSet) groups(key func(r *fileRecord) uint64) iter.Seq[[]int32] {
 	type keyed struct {
 		key  uint64
 		file int32
@@ -324,7 +321,7 @@ func (s *fileSet) groups(key func(r *fileRecord, k *fileKind) uint64) iter.Seq[[
 
 	all := make([]keyed, 0, len(s.files))
 	for i := range s.files {
-		if n := key(s.record(int32(i))); n != 0 {
+		if n := key(&s.files[i]); n != 0 {
 			all = append(all, keyed{n, int32(i)})
 		}
 	}
@@ -364,10 +361,10 @@ func (s *fileSet) check(ctx context.Context) error {
 		s.makeGrids,
 	}
 	for _, step := range steps {
+		step()
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		step()
 	}
 
 	// The boundary decides which tiles of its grid are missing.
@@ -376,9 +373,6 @@ func (s *fileSet) check(ctx context.Context) error {
 	}
 
 	for i := range s.grids {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
 		s.checkCells(&s.grids[i])
 	}
 
@@ -386,17 +380,11 @@ func (s *fileSet) check(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// record returns a record and its kind.
-func (s *fileSet) record(file int32) (*fileRecord, *fileKind) {
-	r := &s.files[file]
-	return r, &s.kinds[r.kind]
-}
-
 // count returns how many files are located, and the size of all files.
 func (s *fileSet) count() (located, bytes int64) {
 	for _, r := range s.files {
 		bytes += r.size
-		if s.kinds[r.kind].isLocated() {
+		if r.isLocated() {
 			located++
 		}
 	}
@@ -414,25 +402,24 @@ func (s *fileSet) checkStatus() {
 	}
 
 	for i, r := range s.files {
-		k := s.kinds[r.kind]
 		file := int32(i)
-		hasNoExtent := k.status == fileStatusNoBBox || k.status == fileStatusNoGeoref
-		isUnsupported := k.status == fileStatusUnsupported
+		hasNoExtent := r.status == fileStatusNoBBox || r.status == fileStatusNoGeoref
+		isUnsupported := r.status == fileStatusUnsupported
 
 		switch {
-		case k.unread != "":
-			s.foundIn("unread", file, k.unread)
-		case k.status == fileStatusCorrupt:
+		case r.unread != "":
+			s.foundIn("unread", file, r.unread)
+		case r.status == fileStatusCorrupt:
 			s.foundIn(fileStatusCorrupt, file, "")
-		case k.status == fileStatusUnreadable, isUnsupported && isRead[k.extension]:
+		case r.status == fileStatusUnreadable, isUnsupported && isRead[r.extension]:
 			s.foundIn("unreadable", file, "")
 		case hasNoExtent:
 			s.foundIn("no_extent", file, "")
-		case k.isWarned:
+		case r.isWarned:
 			s.foundIn("warning", file, "")
 		}
 
-		if k.isOutside {
+		if r.isOutside {
 			s.foundIn("outside_area", file, "")
 		}
 	}

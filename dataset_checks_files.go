@@ -35,37 +35,37 @@ func attributes() []attribute {
 }
 
 // value returns the value that a file has. It is "" if the file has none.
-func (a attribute) value(r *fileRecord, k *fileKind) string {
+func (a attribute) value(r *fileRecord) string {
 	switch a.name {
 	// These are known of every file.
 	case "status":
-		return k.status
+		return r.status
 	case "format":
-		return k.format
+		return r.format
 
 	// These are known of rasters.
 	case "CRS":
-		if k.isLocated() { // else the finding no_extent says that there is none
-			return k.system
+		if r.isLocated() { // else the finding no_extent says that there is none
+			return r.system
 		}
 	case "vertical CRS":
-		return k.vertical
+		return r.vertical
 	case "unit of heights":
-		return k.heightUnit
+		return r.heightUnit
 	case "posting":
-		if k.system != "" && k.isTile() {
-			return posting(r.dx, r.dy) + k.unit
+		if r.system != "" && r.isTile() {
+			return posting(r.dx, r.dy) + r.unit
 		}
 	case "data type":
-		return k.sampleType
+		return r.sampleType
 	case "nodata":
-		return k.nodata
+		return r.nodata
 	case "scale":
-		return k.scale
+		return r.scale
 	case "bands":
-		return k.bands
+		return r.bands
 	case "orientation":
-		return k.orientation
+		return r.orientation
 	case "size in pixels":
 		return pixels(r.w, r.dx) + " × " + pixels(r.h, r.dy)
 	}
@@ -95,20 +95,6 @@ type scope struct {
 // minLot is the least number of files with a common value that is taken for intended.
 const minLot = 10
 
-// usualValues returns the values that are no finding. Three quarters of the files have such a
-// value, or a tenth of them and at least minLot.
-func usualValues(counts map[string]int, files int) (usual []string) {
-	for value, n := range counts {
-		isLot := n >= minLot && n*10 >= files
-		if isLot || n*4 >= files*3 {
-			usual = append(usual, value)
-		}
-	}
-
-	slices.Sort(usual)
-	return usual
-}
-
 // checkAttributes finds the files of each scope with an unusual value. If no value is usual in a
 // folder, or several are, the folder is mixed. If folders have different usual values, the dataset
 // is mixed. An attribute that is specified is left to checkExpected.
@@ -128,14 +114,14 @@ func (s *fileSet) checkAttributes() {
 		all := map[scope]map[string]int{}  // how many files have each value
 		usualOfAll := map[scope][]string{} // the values that are usual in a folder
 
-		scopeOf := func(r *fileRecord, k *fileKind) (of scope) {
+		scopeOf := func(r *fileRecord) (of scope) {
 			if sizes[r.folder] >= minLot {
 				of.folder = r.folder
 			}
 
 			if a.code == "resolution" {
-				of.system = k.system
-				if k.unit == "°" {
+				of.system = r.system
+				if r.unit == "°" {
 					of.latitude = math.Floor(r.y + r.h/2)
 				}
 			}
@@ -144,15 +130,15 @@ func (s *fileSet) checkAttributes() {
 		}
 
 		// A value of each scope is compared with the others of the scope.
-		key := func(r *fileRecord, k *fileKind) uint64 {
-			if k.orientation == "" || a.value(r, k) == "" {
+		key := func(r *fileRecord) uint64 {
+			if r.orientation == "" || a.value(r) == "" {
 				return 0
 			}
-			return maphash.Comparable(s.seed, scopeOf(r, k))
+			return maphash.Comparable(s.seed, scopeOf(r))
 		}
 
 		for files := range s.groups(key) {
-			of := scopeOf(s.record(files[0]))
+			of := scopeOf(&s.files[files[0]])
 			usual, counts := s.checkScope(a, files)
 			if len(usual) != 1 {
 				s.addMixed(mixed, of.folder, files[0], a.name+": "+mostFrequent(counts))
@@ -186,14 +172,22 @@ func (s *fileSet) checkAttributes() {
 	}
 }
 
-// checkScope finds the files of one scope with an unusual value of an attribute.
+// checkScope finds the files of one scope with an unusual value of an attribute. Three quarters of
+// the files have a usual value, or a tenth of them and at least minLot.
 func (s *fileSet) checkScope(a attribute, files []int32) (usual []string, counts map[string]int) {
 	counts = map[string]int{}
 	for _, i := range files {
-		counts[a.value(s.record(i))]++
+		counts[a.value(&s.files[i])]++
 	}
 
-	usual = usualValues(counts, len(files))
+	for value, n := range counts {
+		isLot := n >= minLot && n*10 >= len(files)
+		if isLot || n*4 >= len(files)*3 {
+			usual = append(usual, value)
+		}
+	}
+
+	slices.Sort(usual)
 	if len(usual) == 0 || len(usual) == len(counts) {
 		return usual, counts
 	}
@@ -205,7 +199,7 @@ func (s *fileSet) checkScope(a attribute, files []int32) (usual []string, counts
 
 	comparison := " where " + strings.Join(texts, " or ") + " is usual"
 	for _, i := range files {
-		value := a.value(s.record(i))
+		value := a.value(&s.files[i])
 		if !slices.Contains(usual, value) {
 			s.foundIn(a.code, i, a.prefix+titleOfCode(value)+comparison)
 		}
@@ -279,9 +273,9 @@ func (s *fileSet) contents() (all []contentCount) {
 	for i, a := range slices.Concat(ofFiles, ofRasters) {
 		counts := map[string]int{}
 		for j := range s.files {
-			r, k := s.record(int32(j))
-			isCounted := i < len(ofFiles) || k.orientation != ""
-			if value := a.value(r, k); isCounted && value != "" {
+			r := &s.files[j]
+			isCounted := i < len(ofFiles) || r.orientation != ""
+			if value := a.value(r); isCounted && value != "" {
 				counts[value]++
 			}
 		}
@@ -304,13 +298,12 @@ func pixels(size, pixel float64) string {
 func (s *fileSet) covered() (area float64) {
 	for i, r := range s.files {
 		size := r.w * r.h
-		k := s.kinds[r.kind]
-		isCounted := k.isLocated() && k.isTile() && !s.isCopy[int32(i)]
+		isCounted := r.isLocated() && r.isTile() && !s.isCopy[int32(i)]
 		if !isCounted {
 			continue
 		}
 
-		switch k.unit {
+		switch r.unit {
 		case " m":
 			area += size / 1e6
 		case " ft":
@@ -339,14 +332,14 @@ func (s *fileSet) checkSamePlace() {
 		h          float64
 	}
 
-	key := func(r *fileRecord, k *fileKind) uint64 {
-		if !k.isTile() {
+	key := func(r *fileRecord) uint64 {
+		if !r.isTile() {
 			return 0
 		}
 
 		return maphash.Comparable(s.seed, extentKey{
-			system:     k.system,
-			definition: k.definition,
+			system:     r.system,
+			definition: r.definition,
 			x:          math.Round(r.x / r.dx * 10),
 			y:          math.Round(r.y / r.dy * 10),
 			w:          math.Round(r.w / r.dx),

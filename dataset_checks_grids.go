@@ -29,7 +29,7 @@ type tileGrid struct {
 	index     int     // in the list of grids
 	w         float64 // the size of most tiles
 	h         float64
-	isRegular bool       // half of the tiles fill their cells; else there are no missing ones
+	isRegular bool       // see fillCells; a grid that is not regular has no missing tiles
 	files     []int32    // the tiles
 	cells     []tileCell // by row, column and file
 	runs      []cellRun  // of cells with a tile
@@ -69,12 +69,12 @@ type missingTile struct {
 // poles.
 func (s *fileSet) makeGrids() {
 	const maxGrids = 20
-	key := func(r *fileRecord, k *fileKind) uint64 {
-		if !k.isTile() {
+	key := func(r *fileRecord) uint64 {
+		if !r.isTile() {
 			return 0
 		}
 		height := strconv.FormatFloat(r.dy, 'e', 5, 64)
-		return maphash.Comparable(s.seed, [...]string{k.system, k.definition, height})
+		return maphash.Comparable(s.seed, [...]string{r.system, r.definition, height})
 	}
 
 	s.grids = []tileGrid{}
@@ -83,10 +83,10 @@ func (s *fileSet) makeGrids() {
 			continue
 		}
 
-		r, k := s.record(files[0])
+		r := s.files[files[0]]
 		s.grids = append(s.grids, tileGrid{
-			CRS:        k.system,
-			Definition: k.definition,
+			CRS:        r.system,
+			Definition: r.definition,
 			DY:         r.dy,
 			Tiles:      int64(len(files)),
 			files:      slices.Clone(files),
@@ -112,8 +112,6 @@ func (s *fileSet) makeGrids() {
 
 		s.measure(g)
 		s.fillCells(g)
-
-		g.isRegular = s.mostFill(g)
 		if g.isRegular {
 			s.findMissing(g)
 		}
@@ -196,7 +194,8 @@ func (g *tileGrid) originFor(r *fileRecord) float64 {
 }
 
 // fillCells finds the cells of each tile: the cell around its centre, and every cell whose centre
-// it covers. A raster as wide or as high as 8 cells is no tile.
+// it covers. A raster as wide or as high as 8 cells is no tile. The grid is regular if at least
+// half of its tiles fill their cells.
 func (s *fileSet) fillCells(g *tileGrid) {
 	const largest = 8 // cells
 
@@ -214,8 +213,13 @@ func (s *fileSet) fillCells(g *tileGrid) {
 	})
 
 	g.cells = make([]tileCell, 0, len(g.files))
+	filled := 0
 	for _, file := range g.files {
 		r := &s.files[file]
+		if g.misfit(r).fills() {
+			filled++
+		}
+
 		x := (r.x - g.originFor(r)) / g.East
 		y := (r.y - g.Y) / g.North
 		west, east := span(x, r.w/g.East)
@@ -229,6 +233,7 @@ func (s *fileSet) fillCells(g *tileGrid) {
 	}
 
 	slices.SortFunc(g.cells, compareCells)
+	g.isRegular = filled > 0 && filled*2 >= len(g.files)
 }
 
 // compareCells orders cells by row, column and file.
@@ -286,17 +291,6 @@ func (off tileMisfit) fills() bool {
 		math.Abs(off.north),
 	)
 	return largest <= tolerance
-}
-
-// mostFill reports whether at least half of the tiles fill their cells.
-func (s *fileSet) mostFill(g *tileGrid) bool {
-	n := 0
-	for _, file := range g.files {
-		if g.misfit(&s.files[file]).fills() {
-			n++
-		}
-	}
-	return n > 0 && n*2 >= len(g.files)
 }
 
 // String returns the misfit as text: "moved by 0.5 pixels in x, 0 in y".
@@ -553,7 +547,7 @@ func (s *fileSet) neighboursOfMissing() (wanted []wantedTile) {
 			}
 
 			tried++
-			if c, ok := s.neighbour(g, tile); ok {
+			if c := s.neighbour(g, tile); c.file != noFile {
 				wanted = append(wanted, wantedTile{tile, c})
 			}
 		}
@@ -562,14 +556,15 @@ func (s *fileSet) neighboursOfMissing() (wanted []wantedTile) {
 	return wanted
 }
 
-// neighbour returns the nearest tile whose name follows a rule. It looks at the few tiles before
-// and after the missing one, in the order of cells.
-func (s *fileSet) neighbour(g *tileGrid, tile missingTile) (nearest tileCell, ok bool) {
+// neighbour returns the nearest tile whose name follows a rule, or noFile. It looks at the few
+// tiles before and after the missing one, in the order of cells.
+func (s *fileSet) neighbour(g *tileGrid, tile missingTile) tileCell {
 	const tried = 8
 	at := g.find(tile.Row, tile.Column)
 	first := max(0, at-tried)
 	last := min(len(g.cells), at+tried)
 
+	nearest := tileCell{file: noFile}
 	least := math.Inf(1)
 	for _, c := range g.cells[first:last] {
 		r := &s.files[c.file]
@@ -582,5 +577,5 @@ func (s *fileSet) neighbour(g *tileGrid, tile missingTile) (nearest tileCell, ok
 		}
 	}
 
-	return nearest, !math.IsInf(least, 1)
+	return nearest
 }

@@ -19,9 +19,9 @@ type heightRecord struct {
 }
 
 // addHeights adds the heights of a file, which may be nil.
-func (s *fileSet) addHeights(r *fileRecord, k *fileKind, found *fileHeights) {
-	isRaster := k.status == fileStatusOK || k.status == fileStatusNoBBox || k.status == fileStatusNoGeoref
-	if !isRaster || k.unread != "" {
+func (s *fileSet) addHeights(r *fileRecord, found *fileHeights) {
+	isRaster := r.status == fileStatusOK || r.status == fileStatusNoBBox || r.status == fileStatusNoGeoref
+	if !isRaster || r.unread != "" {
 		return
 	}
 
@@ -41,13 +41,13 @@ func (s *fileSet) addHeights(r *fileRecord, k *fileKind, found *fileHeights) {
 		step:          0.5,
 		beside:        [4]int32{noFile, noFile, noFile, noFile},
 	}
-	switch k.heightUnit {
+	switch r.heightUnit {
 	case "foot":
 		h.metres = 0.3048
 	case "US survey foot":
 		h.metres = 1200.0 / 3937
 	}
-	if strings.Contains(k.sampleType, "int") {
+	if strings.Contains(r.sampleType, "int") {
 		h.step = 3 // rounded heights make steps, too
 	}
 

@@ -16,7 +16,8 @@ type nameNumber struct {
 	sign  float64 // -1 after the letter S or W, 1 after N or E; 0: there is no such letter
 }
 
-// maxNameNumbers is how many numbers are looked at: first those of the name, then of its folder.
+// maxNameNumbers is how many numbers of a path are looked at: those of the name come first, then
+// those of its folder.
 const maxNameNumbers = 8
 
 // nameScales returns the units in which names give coordinates, as multiples of the unit of the
@@ -29,23 +30,14 @@ func numbersOf(name string) (numbers []nameNumber, pattern string) {
 	base := strings.LastIndexByte(name, '/') + 1
 	folder := strings.LastIndexByte(name[:max(base-1, 0)], '/') + 1
 
-	inFolder, patternOfFolder := numbersBetween(name, folder, base)
-	numbers, patternOfBase := numbersBetween(name, base, len(name))
-	numbers = append(numbers, inFolder...)
+	isDigit := func(i int) bool { return i < len(name) && name[i] >= '0' && name[i] <= '9' }
+	isLetter := func(i int) bool { return i >= 0 && (name[i]|0x20) >= 'a' && (name[i]|0x20) <= 'z' }
 
-	pattern = name[:folder] + patternOfFolder + patternOfBase
-	return numbers[:min(len(numbers), maxNameNumbers)], pattern
-}
-
-// numbersBetween returns the numbers in a part of a text, and the part without them.
-func numbersBetween(text string, from, to int) (numbers []nameNumber, pattern string) {
-	isDigit := func(i int) bool { return i < to && text[i] >= '0' && text[i] <= '9' }
-	isLetter := func(i int) bool { return i >= from && (text[i]|0x20) >= 'a' && (text[i]|0x20) <= 'z' }
-
-	part := []byte{}
-	for i := from; i < to; i++ {
+	var inFolder []nameNumber
+	rest := []byte(name[:folder])
+	for i := folder; i < len(name); i++ {
 		if !isDigit(i) {
-			part = append(part, text[i])
+			rest = append(rest, name[i])
 			continue
 		}
 
@@ -55,26 +47,31 @@ func numbersBetween(text string, from, to int) (numbers []nameNumber, pattern st
 		}
 
 		n.to = i + 1
-		n.value, _ = strconv.ParseFloat(text[n.from:n.to], 64)
+		n.value, _ = strconv.ParseFloat(name[n.from:n.to], 64)
 
 		// A single letter before the number may be that of a quarter of the globe.
 		if before := n.from - 1; isLetter(before) && !isLetter(before-1) {
 			const letters = "nsew"
-			quarter := strings.IndexByte(letters, text[before]|0x20)
+			quarter := strings.IndexByte(letters, name[before]|0x20)
 			if quarter >= 0 {
-				part[len(part)-1] = "NNEE"[quarter]
-				n.sign = [...]float64{1, -1, 1, -1}[quarter]
+				rest[len(rest)-1] = "NNEE"[quarter]
+				n.sign = 1 - 2*float64(quarter%2) // negative for S and W
 			}
 		}
 
-		numbers = append(numbers, n)
-		part = append(part, '#')
+		rest = append(rest, '#')
+		if n.from < base {
+			inFolder = append(inFolder, n)
+		} else {
+			numbers = append(numbers, n)
+		}
 	}
 
-	return numbers, string(part)
+	numbers = append(numbers, inFolder...)
+	return numbers[:min(len(numbers), maxNameNumbers)], string(rest)
 }
 
-// fits returns the units in which the number is the coordinate: bit i stands for nameScales()[i].
+// fits returns in which units the number is the coordinate: bit i stands for nameScales()[i].
 func (n nameNumber) fits(coordinate float64) (fits uint32) {
 	for i, scale := range nameScales() {
 		inUnit := math.Round(coordinate / scale)
@@ -134,7 +131,7 @@ const (
 // nothing.
 func (s *fileSet) checkNames() {
 	s.rules = map[uint64]nameRule{}
-	for files := range s.groups(func(r *fileRecord, _ *fileKind) uint64 { return r.pattern }) {
+	for files := range s.groups(func(r *fileRecord) uint64 { return r.pattern }) {
 		rule := nameRule{x: s.usualCoordinate(files, 0)}
 
 		// Of the lower and the upper edge, the one that more names have.
@@ -159,7 +156,7 @@ func (s *fileSet) checkNames() {
 			r.nameRank = nameContradicts
 			detail := fmt.Sprintf("its lower left corner is at %.10g, %.10g", r.x, r.y)
 			s.foundIn("name", int32(i), detail)
-		case s.kinds[r.kind].isNameWrong:
+		case r.isNameWrong:
 			r.nameRank = nameContradicts
 			s.foundIn("name", int32(i), "")
 		case !hasRule:
@@ -172,8 +169,8 @@ func (s *fileSet) checkNames() {
 func (c nameCoordinate) fits(r *fileRecord) bool { return r.fits[c.edge]&c.bit != 0 }
 
 // usualCoordinate returns which number of the names, in which unit, is the coordinate of an edge.
-// At least four files are needed, and three quarters of them must agree. Of several, it returns the
-// one in the finest unit. If there is none, the result has no files.
+// At least four files are needed, and three quarters of them must agree. If several numbers fit, it
+// returns the one in the finest unit. If none fits, the result has no files.
 func (s *fileSet) usualCoordinate(files []int32, edge int) nameCoordinate {
 	for unit, scale := range nameScales() {
 		for n := range maxNameNumbers {
@@ -199,8 +196,8 @@ func (s *fileSet) usualCoordinate(files []int32, edge int) nameCoordinate {
 	return nameCoordinate{}
 }
 
-// rename returns the path for the tile that lies so far east and north of the named one. It is ""
-// if a name of this rule cannot express that place.
+// rename returns the path of the tile that lies that far east and north of the named one. It is ""
+// if a name of this rule cannot express the place.
 func (rule nameRule) rename(name string, east, north float64) string {
 	numbers, _ := numbersOf(name)
 	if len(numbers) <= max(rule.x.at, rule.y.at) {
@@ -234,7 +231,7 @@ func (n nameNumber) text(by float64) string {
 
 	isWhole := math.Abs(by-math.Round(by)) < 0.01
 
-	// Behind S or W there is no 0.
+	// There is no S0 or W0.
 	isSameSide := value > 0 || value == 0 && n.sign >= 0
 	if !isWhole || !isSameSide {
 		return ""

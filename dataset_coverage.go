@@ -19,8 +19,8 @@ import (
 //go:embed dataset_coverage.svg
 var coverageTemplate string
 
-// coverage is the picture: the values of the template, and values for drawing it. The values of the
-// template are stored in JSON.
+// coverage is the picture. The exported fields are the values of the template, and are stored in
+// JSON. The others are needed to draw it.
 type coverage struct {
 	Name    string
 	Summary string
@@ -31,10 +31,10 @@ type coverage struct {
 	Lines    []mapLine       // the graticule
 	Layers   []coverageLayer // missing cells, then files as layerOf has them
 	Labels   []mapLine       // names of files, without a path
-	Coast    string          // an SVG path, as the following three are
+	Coast    string          // an SVG path, as the next three
 	ScaleBar string
-	World    string
-	Here     string
+	World    string // the coast on the map of the world
+	Here     string // the dataset on the map of the world
 	Scale    string // the label of the scale bar
 
 	Apart    int64 // outliers
@@ -63,7 +63,7 @@ type coverageLayer struct {
 // layerMissing is the index of the layer of missing cells.
 const layerMissing = 0
 
-// coverageMark is an SVG path and its tooltip. Short and Place are the text of an outlier.
+// coverageMark is an SVG path and its tooltip. Short and Place are texts about an outlier.
 type coverageMark struct {
 	Path  string
 	Title string
@@ -120,18 +120,15 @@ func (c *catalogue) getCoverage(w http.ResponseWriter, r *http.Request) error {
 	return writeBytes(w, http.StatusOK, "image/svg+xml", svg.Bytes())
 }
 
-// storedPicture returns the whole picture, as the last analysis stored it. It is nil if there is
-// none.
+// storedPicture returns the picture of the whole dataset that the last analysis stored, or nil if
+// there is none.
 func storedPicture(ctx context.Context, q querier, d dataset, byStatus bool) (*coverage, error) {
 	const query = `
 		SELECT CASE WHEN $2 THEN picture_by_status ELSE picture END AS picture
 		FROM dataset_results
 		WHERE dataset_id = $1`
 
-	type row struct {
-		Picture *coverage
-	}
-	stored, err := collectOne[row](ctx, q, nil, "get picture", query, d.ID, byStatus)
+	stored, err := collectOne[struct{ Picture *coverage }](ctx, q, nil, "get picture", query, d.ID, byStatus)
 	return stored.Picture, err
 }
 
@@ -197,7 +194,7 @@ func frameCoverage(ctx context.Context, q querier, d dataset, view *mapBox) (*co
 
 // draw draws the layers of a picture that has a frame.
 func (c *coverage) draw(ctx context.Context, q querier, grids []tileGrid) error {
-	// A colour and the label of each layer.
+	// Each layer of files has a colour and a label.
 	labels := `#440154 under 0.7 m
 #443983 0.7 m to 1.5 m
 #31688e 1.5 m to 7 m
@@ -242,7 +239,7 @@ func (c *coverage) draw(ctx context.Context, q querier, grids []tileGrid) error 
 			continue
 		}
 
-		// A line of its own stands above the layers by pixel size.
+		// The layers by pixel size have a heading.
 		isByPixel := i != layerMissing && !c.byStatus
 		if isByPixel && c.PixelsY == 0 {
 			c.PixelsY = c.Height - 22
@@ -277,11 +274,11 @@ func (c *coverage) Drawn() []coverageLayer {
 	return layers
 }
 
-// setFrame sets the frame around the files that are no outliers, and all that helps to find them on
-// the globe.
+// setFrame sets the frame around the files that are no outliers, the list of outliers, and what
+// shows the place on the globe.
 func (c *coverage) setFrame(ctx context.Context, q querier) (err error) {
 	if c.view != nil {
-		// The map shows more than the view, which has another shape.
+		// The map shows more than the view, because it has another shape.
 		c.frame = frameFor(*c.view)
 		c.All = c.frame.shown()
 		c.view = &c.All
@@ -318,10 +315,10 @@ func (c *coverage) setFrame(ctx context.Context, q querier) (err error) {
 	return nil
 }
 
-// filesCells counts the files in the cells of a grid of 256 columns and rows over a box. Files of
-// each pixel size, with and without warnings, have cells of their own. The box is around all files.
-// On a zoomed map it is the view, and files outside do not count. A file counts in the cell that
-// has its middle, or in the nearest cell if the middle is outside the box.
+// filesCells counts the files in the cells of a grid of 256 columns and rows over a box. It counts
+// files of each layer, with and without warnings, apart. A file counts in the cell that has its
+// middle, or in the nearest cell if the middle is outside the box. On a zoomed map, files that do
+// not meet the box are left out.
 func (c *coverage) filesCells(ctx context.Context, q querier, box mapBox) ([]filesCell, error) {
 	const query = `
 		SELECT layer,
@@ -400,8 +397,8 @@ func layerByStatus(isWarned bool) int {
 	return 2
 }
 
-// drawFiles draws each file if they are few. Otherwise it draws the boxes around the files of each
-// cell of a grid, which is made coarser until the picture is small enough.
+// drawFiles draws each file if there are few. If there are many, it draws boxes around the files of
+// each cell of a grid. It makes the grid coarser until the picture is small enough.
 func (c *coverage) drawFiles(ctx context.Context, q querier) (err error) {
 	located := fileFilter{
 		datasetID: &c.details.ID,
@@ -475,8 +472,8 @@ func (c *coverage) label(file datasetFile) {
 	}
 }
 
-// addMark adds a mark that stands for count files or missing cells to a layer. With an empty path
-// it only counts them.
+// addMark adds a mark for count files or missing cells to a layer. With an empty path it only
+// counts them.
 func (c *coverage) addMark(layer int, count int64, path, title string) {
 	l := &c.Layers[layer]
 	l.Count += count
@@ -527,8 +524,8 @@ func (c *coverage) drawMissing(ctx context.Context, grids []tileGrid) error {
 	return nil
 }
 
-// cellsInView returns how many cells of a run the map shows, at least in part. A run that lies
-// partly beside the map is halved.
+// cellsInView returns how many cells of a run the map shows, at least in part. If only a part of
+// the run is on the map, it counts both halves of the run separately.
 func (c *coverage) cellsInView(g tileGrid, run cellRun) int64 {
 	n := run.To - run.From + 1
 	if c.view == nil {

@@ -93,9 +93,9 @@ func csvCell(value any) string {
 	return ""
 }
 
-// formulas matches where a formula may begin: at the beginning of a text, or of a part of it where
-// a spreadsheet divides a row by semicolons or lines. Where Japanese is set, Excel takes full-width
-// characters for their narrow ones.
+// formulas matches the beginning of a formula: at the beginning of a text, or behind a semicolon, a
+// tab or a line break, at which a spreadsheet may divide a row. A Japanese Excel takes full-width
+// characters for the narrow ones.
 var formulas = regexp.MustCompile(`(^|[;\t\r\n])([\s\p{Z}]*[=+@＝＋－＠-])`)
 
 // harmlessCell returns a text that a spreadsheet does not take for a formula. It puts an apostrophe

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"regexp"
@@ -94,7 +93,8 @@ func changeExpectation(ctx context.Context, db *pgxpool.Pool, by actor, datasetI
 			return nil, nil, err
 		}
 
-		// If nothing has changed, the last checks may still have seen another expectation.
+		// Checks are queued even if nothing has changed: the last ones may have seen another
+		// expectation.
 		isChanged := tagOf(after.expectation) != former
 		if isChanged {
 			changed, err := scalar[time.Time](ctx, tx, "store expectation", query, d.ID, after.expectation)
@@ -129,10 +129,10 @@ func (e expectation) audited() map[string]any {
 }
 
 // queueChecks queues an analysis that only places and checks the rows of a dataset, and returns its
-// id. It queues none and returns 0 if the dataset was never analysed, if an analysis has not ended,
-// or if the last checks have seen the present expectation, and the present CRSs of files that name
-// none. after is the analysis that was canceled or has failed just now, or 0. If it only checked,
-// or its checks failed, none is queued, because that would repeat without end.
+// id. It queues none and returns 0 in these cases: the dataset was never analysed; an analysis has
+// not ended; the last results are not outdated (see outdatedResults). after is the analysis that
+// was canceled or has failed just now, or 0. If that one only checked, or its checks failed, none
+// is queued either, because this would repeat without end.
 func queueChecks(ctx context.Context, tx pgx.Tx, by string, datasetID, after int64) (int64, error) {
 	const query = `
 		INSERT INTO analyses (
@@ -164,8 +164,8 @@ func queueChecks(ctx context.Context, tx pgx.Tx, by string, datasetID, after int
 	return queued.ID, err
 }
 
-// outdatedResults is SQL for whether the results of dataset $1 are of another expectation than the
-// present one, or of other CRSs of files that name none.
+// outdatedResults is SQL for whether the expectation of dataset $1, or the CRS that is set for
+// files that name none, has changed since the last results.
 const outdatedResults = `
 	SELECT
 		r.expected_at IS DISTINCT FROM e.updated_at OR coalesce(r.crs_version, 0) <> d.crs_version AS is_outdated
@@ -174,7 +174,7 @@ const outdatedResults = `
 	LEFT JOIN dataset_expectations e ON e.dataset_id = d.id
 	WHERE d.id = $1`
 
-// check returns a 422 that says which fields are wrong. It writes the values as the rows of files
+// check returns a 422 that says which fields are wrong. It rewrites the values as the rows of files
 // have them, and the boundary as a MultiPolygon.
 func (e *expectation) check() error {
 	var v invalid
@@ -223,16 +223,15 @@ func (e *expectation) check() error {
 	e.SampleType = strings.ToLower(e.SampleType)
 
 	// A posting is one number or two.
-	sizes := strings.FieldsFunc(e.Posting, func(r rune) bool { return strings.ContainsRune(" x×", r) })
+	parts := strings.FieldsFunc(e.Posting, func(r rune) bool { return strings.ContainsRune(" x×", r) })
 	e.Posting = ""
-	if len(sizes) > 0 {
-		width, errWidth := strconv.ParseFloat(sizes[0], 64)
-		height, errHeight := strconv.ParseFloat(sizes[len(sizes)-1], 64)
-		areNumbers := errors.Join(errWidth, errHeight) == nil
-		isInRange := min(width, height) > 0 && max(width, height) < 1e9
-		v.check(areNumbers && isInRange && len(sizes) <= 2, "posting", fieldMalformed,
-			"must be a size in the unit of the CRS, or a width × a height")
-		e.Posting = posting(width, height)
+	if len(parts) > 0 {
+		sizes := readNumbers(strings.Join(parts, ","))
+		areSizes := sizes != nil && len(sizes) <= 2 && slices.Min(sizes) > 0 && slices.Max(sizes) < 1e9
+		v.check(areSizes, "posting", fieldMalformed, "must be a size in the unit of the CRS, or a width × a height")
+		if areSizes {
+			e.Posting = posting(sizes[0], sizes[len(sizes)-1])
+		}
 	}
 
 	if e.Boundary != nil {
@@ -267,7 +266,7 @@ type expectedLine struct {
 	Detail   string `json:"detail"`
 }
 
-// specifiedLine is a line of a specification.
+// specifiedLine is a line of an expectation, before the files are compared with it.
 type specifiedLine struct{ name, want string }
 
 // lines returns what is specified, without the boundary. The names are those of attributes.
@@ -286,32 +285,33 @@ func (e expectation) lines() []specifiedLine {
 	return slices.DeleteFunc(lines, func(line specifiedLine) bool { return line.want == "" })
 }
 
-// value returns the value of a file that is compared with the line. It is "" if the file has none.
-func (line specifiedLine) value(r *fileRecord, k *fileKind) string {
+// value returns the value of a file that is compared with the line, or "" if the file has none. If
+// the number or the name fits, it returns what the line wants.
+func (line specifiedLine) value(r *fileRecord) string {
 	isOfTiles := line.name == "posting" || line.name == "width" || line.name == "height"
-	if isOfTiles && !k.isTile() {
+	if isOfTiles && !r.isTile() {
 		return ""
 	}
 
 	switch line.name {
 	case "CRS":
-		return cmp.Or(k.system, notStated)
+		return cmp.Or(r.system, notStated)
 	case "posting":
 		return posting(r.dx, r.dy)
 	case "nodata":
-		if !isSameNumber(k.nodata, line.want) {
-			return k.nodata
+		if !isSameNumber(r.nodata, line.want) {
+			return r.nodata
 		}
 	case "width":
 		return pixels(r.w, r.dx)
 	case "height":
 		return pixels(r.h, r.dy)
 	case "name":
-		if !k.isNamed {
+		if !r.isNamed {
 			return "another"
 		}
 	default:
-		return attribute{name: line.name}.value(r, k)
+		return attribute{name: line.name}.value(r)
 	}
 
 	return line.want
@@ -321,11 +321,8 @@ func (line specifiedLine) value(r *fileRecord, k *fileKind) string {
 func isSameNumber(a, b string) bool {
 	x, errX := strconv.ParseFloat(a, 64)
 	y, errY := strconv.ParseFloat(b, 64)
-	if errX != nil || errY != nil {
-		return false
-	}
-	areNaN := x != x && y != y
-	return x == y || areNaN
+	areNumbers := errX == nil && errY == nil
+	return areNumbers && cmp.Compare(x, y) == 0 // which takes NaN for equal to NaN
 }
 
 // specifies reports whether a line of that name is specified.
@@ -370,8 +367,8 @@ func (s *fileSet) checkExpected(ctx context.Context) error {
 	others := make([]int64, len(specified)) // how many files have another value
 	files := int64(0)
 	for i := range s.files {
-		r, k := s.record(int32(i))
-		isRaster := k.isLocated() || k.orientation != ""
+		r := &s.files[i]
+		isRaster := r.isLocated() || r.orientation != ""
 		if !isRaster {
 			continue
 		}
@@ -379,7 +376,7 @@ func (s *fileSet) checkExpected(ctx context.Context) error {
 
 		var texts []string
 		for n, line := range specified {
-			value := line.value(r, k)
+			value := line.value(r)
 			if value == "" || value == line.want {
 				continue
 			}

@@ -31,7 +31,7 @@ type ElevationDatasetFileMeta struct {
 	Heights *fileHeights `json:"-"` // nil: no analysis with heights has read them
 
 	changed   int64 // the file's st_ctime, in nanoseconds since 1970
-	unsettled bool  // not a regular file: what it is or leads to can change while its own size and time stay
+	unsettled bool  // not a regular file, such as a link: its content may change while size and time stay
 }
 
 // fileTime is a time that the database holds in nanoseconds since 1970. Its own times have only
@@ -47,8 +47,8 @@ func (t *fileTime) ScanInt64(ns pgtype.Int8) error {
 // fileColumns are the columns of elevation_dataset_file_meta that are read as a file.
 const fileColumns = plainColumns + `, heights`
 
-// plainColumns are those of fileColumns that lists of files read as they are. Lists read heights
-// without edges, because these are most of a row.
+// plainColumns are the columns that lists of files read unchanged. They read heights without edges,
+// because edges are most of a row.
 const plainColumns = ` id, path, size_bytes, modified_ns AS modified_at, analyzed_at, ` +
 	`format, status, reason, width, height, bands, sample_type, nodata, unit, scale, "offset", ` +
 	`compression, data_bytes, pixel_is, transform, native_bbox, crs, crs_definition, crs_name, ` +
@@ -96,22 +96,22 @@ func (m *extent) columns() []column {
 
 // stored returns the columns of the table that hold the file, and their values.
 func (m *ElevationDatasetFileMeta) stored() (names []string, values []any) {
-	all := append(m.columns(),
-		column{"path", m.Path},
-		column{"size_bytes", m.SizeBytes},
-		column{"modified_ns", m.ModifiedAt.UnixNano()},
-		column{"analyzed_at", m.AnalyzedAt},
-		column{"transform", m.Transform},
-		column{"crs_definition", m.CRSDefinition},
-		column{"warnings", m.Warnings},
-		column{"md5", m.MD5},
-		column{"sha256", m.SHA256},
-		column{"heights", m.Heights},
-		column{"lacks_crs", m.LacksCRS},
-		column{"set_crs", m.SetCRS},
-		column{"set_vertical_crs", m.SetVerticalCRS},
-		column{"own_warnings", m.OwnWarnings},
-	)
+	all := append(m.columns(), []column{
+		{"path", m.Path},
+		{"size_bytes", m.SizeBytes},
+		{"modified_ns", m.ModifiedAt.UnixNano()},
+		{"analyzed_at", m.AnalyzedAt},
+		{"transform", m.Transform},
+		{"crs_definition", m.CRSDefinition},
+		{"warnings", m.Warnings},
+		{"md5", m.MD5},
+		{"sha256", m.SHA256},
+		{"heights", m.Heights},
+		{"lacks_crs", m.LacksCRS},
+		{"set_crs", m.SetCRS},
+		{"set_vertical_crs", m.SetVerticalCRS},
+		{"own_warnings", m.OwnWarnings},
+	}...)
 
 	for _, c := range all {
 		names = append(names, c.name)
@@ -138,7 +138,7 @@ type datasetFile struct {
 	DatasetID int64  `json:"dataset_id"`
 	Dataset   string `json:"dataset"`
 	ElevationDatasetFileMeta
-	Rank float64 `json:"-"` // the first key of its position in the order; see fileRank
+	Rank float64 `json:"-"` // the first sort key; see fileRank
 	Hits int64   `json:"-"` // files that meet the query's box, up to maxHits + 1
 }
 
@@ -150,7 +150,7 @@ type fileFilter struct {
 	ids       []int64       // of files; nil: all
 	datasets  []int64       // see selectVisible; nil: none
 	of        datasetFilter // of datasets
-	surveyed  []int64       // datasets whose time of survey counts, and not the times of their files
+	surveyed  []int64       // datasets whose time of survey counts instead of the times of their files
 	box       *mapBox       // nil: anywhere; east is at least west, and more than 180 if the box crosses 180°
 	isPoint   bool          // the box is a point, and the rasters themselves must cover it
 	area      area          // inside the box; the files' footprints must meet it; nil: any
@@ -165,7 +165,7 @@ const (
 	sortPath     = "path"
 	sortCoarsest = "-resolution" // files without a resolution come last
 	sortNewest   = "-modified"
-	sortFinest   = "finest" // for a point; not for a client to name
+	sortFinest   = "finest" // the order for a point; clients cannot ask for it
 )
 
 // fileFilters are the query parameters of a fileFilter.
@@ -417,10 +417,10 @@ func (f datasetFile) key() []string {
 	}
 }
 
-// findFiles returns up to limit files after the keys in after. next are the keys after which a
-// further search goes on, or nil if there are no more files. For a point or an area it compares the
-// files of the box one by one. After maxHits of them it returns what it has found. If that is
-// nothing it goes on, because some clients take an empty page for the last one.
+// findFiles returns up to limit files after the keys in after. next are the keys with which to go
+// on, or nil if there are no more files. For a point or an area it compares the files of the box
+// one by one. After maxHits of them it returns the files it has found. If there are none, it goes
+// on, because some clients take an empty page for the last one.
 func findFiles(
 	ctx context.Context,
 	q querier,
@@ -634,7 +634,7 @@ func listFiles(
 	args := f.args(after, limit)
 
 	// The GiST index finds the files of a box. It rounds by up to 1e-6 degrees, so each hit is
-	// compared exactly. Few files cover a point, and none may be missed before the sort.
+	// compared exactly. Hits of a point are not limited: they are few, and all have to be sorted.
 	if f.box != nil && !f.isFar {
 		args["most_hits"] = maxHits + 1
 		if f.isPoint {
@@ -659,9 +659,9 @@ func listFiles(
 	)
 }
 
-// countFiles returns how many files match the filter. If more than maxHits match it without its
-// area or point, the number is an estimate of the database from its statistics. The statements are
-// planned for their values.
+// countFiles returns how many files match the filter. If more than maxHits match it, its area and
+// point aside, the number is an estimate from the statistics of the database. The statements are
+// planned for the values of their parameters.
 func countFiles(ctx context.Context, q querier, f fileFilter) (*listTotal, error) {
 	const matching = `
 		SELECT
@@ -714,7 +714,7 @@ func countFiles(ctx context.Context, q querier, f fileFilter) (*listTotal, error
 	}
 
 	// A file of the box does not count if it lies beside the area or the point. If the area is the
-	// box, that can only be so if the box of the file lies partly outside.
+	// box, only files that lie partly outside the box have to be compared.
 	f.isPartly = f.isBox
 	candidates, err := listFiles(ctx, q, f, firstFile(), maxHits)
 	if err != nil {

@@ -67,7 +67,7 @@ func gapsOfParts(runs []cellRun, around int64) (gaps []cellRun) {
 }
 
 // strays returns the runs of small parts that lie far from every large part. A small part has at
-// most one tile in fifty. It is far if the distance is more than 20 cells and more than the length
+// most one tile in fifty. It is far if its distance is more than 20 cells, and more than the length
 // of the large part. So islands near a coast are no strays.
 func strays(runs []cellRun) (far []cellRun) {
 	var small [][]cellRun
@@ -140,7 +140,8 @@ func tilesIn(runs []cellRun) (n int64) {
 	return n
 }
 
-// disjointSets has for each element itself, or an earlier element of its set.
+// disjointSets are sets of numbers from 0 on. It has for each number an earlier one of its set, or,
+// for the first one, the number itself.
 type disjointSets []int
 
 // root returns the first element of the set of i.
@@ -160,8 +161,8 @@ func (sets disjointSets) join(i, j int) {
 	sets[later] = min(a, b)
 }
 
-// joinRows makes one set of gaps of two rows that touch each other. The gaps of the first row begin
-// at above, those of the second at here; they are the last ones.
+// joinRows joins the sets of gaps that touch each other, of two rows. The gaps of the first row
+// begin at index above, those of the second at here.
 func (sets disjointSets) joinRows(gaps []cellRun, above, here int) {
 	i := above
 	j := here
@@ -189,40 +190,35 @@ func partsOf(runs []cellRun) (parts [][]cellRun) {
 	// of returns the row or column of the block that holds a cell.
 	of := func(cell int64) int64 { return int64(math.Floor(float64(cell) / size)) }
 
-	partOf := map[block]int{} // 0: in no part yet
+	// Blocks that touch are one set.
+	numbers := map[block]int{}
+	var sets disjointSets
 	for _, run := range runs {
 		for column := of(run.From); column <= of(run.To); column++ {
-			partOf[block{of(run.Row), column}] = 0
-		}
-	}
+			at := block{of(run.Row), column}
+			if _, isKnown := numbers[at]; isKnown {
+				continue
+			}
 
-	for _, run := range runs {
-		first := block{of(run.Row), of(run.From)}
-
-		// A new part begins: mark all blocks that are connected to this one.
-		if partOf[first] == 0 {
-			parts = append(parts, nil)
-			for open := []block{first}; len(open) > 0; {
-				at := open[len(open)-1]
-				open = open[:len(open)-1]
-				if part, hasTile := partOf[at]; !hasTile || part != 0 {
-					continue
-				}
-
-				partOf[at] = len(parts)
-				for i := range int64(9) { // the block, and the eight around it
-					row := at.row + i/3 - 1
-					column := at.column + i%3 - 1
-					open = append(open, block{row, column})
+			numbers[at] = len(sets)
+			sets = append(sets, len(sets))
+			for i := range int64(9) { // the block, and the eight around it
+				other, hasTile := numbers[block{at.row + i/3 - 1, at.column + i%3 - 1}]
+				if hasTile {
+					sets.join(numbers[at], other)
 				}
 			}
 		}
+	}
 
-		part := partOf[first] - 1
+	// A part is in the place of the first block of its set.
+	parts = make([][]cellRun, len(sets))
+	for _, run := range runs {
+		part := sets.root(numbers[block{of(run.Row), of(run.From)}])
 		parts[part] = append(parts[part], run)
 	}
 
-	return parts
+	return slices.DeleteFunc(parts, func(part []cellRun) bool { return part == nil })
 }
 
 // without returns the cells of gaps that are in no run. Both are in order.
@@ -280,8 +276,8 @@ func mergeRuns(runs []cellRun) (merged []cellRun) {
 //
 // It goes through the rows with a union-find over the gaps: gaps that touch are one set. A border
 // of empty cells around the rectangle makes the outside one set, that of the first gap. If around
-// is not 0, that many columns go around the globe: there is no border in the west and in the east,
-// and rows without tiles are outside.
+// is not 0, that many columns go around the globe. Then there is no border in the west and in the
+// east, and rows without tiles are outside.
 func gapsBetween(runs []cellRun, around int64) (enclosed []cellRun) {
 	if len(runs) == 0 {
 		return nil
@@ -384,8 +380,8 @@ func renumber(runs []cellRun, start, turn int64) []cellRun {
 }
 
 // joinAround renumbers the columns of runs on a globe of turn columns, so that they begin after
-// the widest gap between columns with tiles. around is turn if no gap is wider than an eighth of
-// it, so that the tiles go around the globe, else 0.
+// the widest gap between columns with tiles. If no gap is wider than an eighth of the globe, the
+// tiles go around it, and around is turn; else it is 0.
 func joinAround(runs []cellRun, turn int64) (joined []cellRun, around int64) {
 	inOneRow := slices.Clone(runs)
 	for i := range inOneRow {

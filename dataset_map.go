@@ -28,14 +28,14 @@ type mapFrame struct {
 	height float64
 
 	pole float64 // 1: the North Pole, -1: the South Pole, 0: neither
-	lon  float64 // the middle; around a pole, the meridian that points down or up
-	lat  float64 // the middle
+	lon  float64 // of the middle; around a pole, the meridian that points down or up
+	lat  float64 // of the middle
 
-	// Pixels per degree. Around a pole, perLat is for both.
+	// Pixels per degree. Around a pole, perLon is not used.
 	perLon float64
 	perLat float64
 
-	// The pixel of lon, lat or, around a pole, that of the pole.
+	// The pixel of lon and lat or, around a pole, the pixel of the pole.
 	x float64
 	y float64
 }
@@ -58,7 +58,7 @@ type filesCell struct {
 	mapBox
 }
 
-// joinCells returns a cell that holds all; there is at least one.
+// joinCells returns one cell with the files of all given ones. There is at least one.
 func joinCells(cells ...filesCell) filesCell {
 	all := cells[0]
 
@@ -72,7 +72,7 @@ func joinCells(cells ...filesCell) filesCell {
 	return all
 }
 
-// asFile returns the extent of a file that has this box, and nothing else.
+// asFile returns an extent with nothing but this box.
 func (a mapBox) asFile() extent {
 	west, east := normalizeLongitudes(a.West, a.East)
 	return extent{BBox: []float64{
@@ -86,7 +86,7 @@ func (a mapBox) asFile() extent {
 // normalized returns the box with its west within ±180.
 func (a mapBox) normalized() mapBox { return boxOf(a.asFile().BBox) }
 
-// boxOf returns the box of a file.
+// boxOf returns the box of a file, given its corners in degrees.
 func boxOf(bbox []float64) mapBox {
 	box := mapBox{
 		West:  bbox[0],
@@ -113,8 +113,8 @@ func (a mapBox) String() string {
 }
 
 // splitOutliers takes the outliers out of cells. It grows a box from the cell with the most files:
-// a cell is added if it is no farther from the box than the box is large. The other cells are
-// outliers if they have at most a twentieth of the files, or one file of at least four.
+// a cell is added if its distance from the box is at most the size of the box. The other cells are
+// outliers if they have at most a twentieth of the files, or only one of at least four files.
 func splitOutliers(cells []filesCell) (rest, outliers []filesCell) {
 	total := joinCells(cells...).N
 	byFiles := func(a, b filesCell) int {
@@ -174,8 +174,8 @@ func frameFor(all mapBox) mapFrame {
 		perLat: 1,
 	}
 
-	// Choose the projection.
-	near := all.South // degrees from the equator
+	// Choose the projection. near and far are the distances of the box from the equator.
+	near := all.South
 	far := all.North
 	if m.lat < 0 {
 		near = -all.North
@@ -186,7 +186,7 @@ func frameFor(all mapBox) mapFrame {
 	if isPolar {
 		m.pole = math.Copysign(1, m.lat)
 
-		// Otherwise the meridian in the middle points to the pole, up or down.
+		// A wide box has no meridian in its middle.
 		isWide := all.East-all.West > 180
 		if isWide {
 			m.lon = 0
@@ -269,8 +269,8 @@ func (m mapFrame) position(x, y float64) (lon, lat float64) {
 	return lon, lat
 }
 
-// bounds returns the range of all positions that the map shows. Around a pole, the range holds more
-// than the map shows.
+// bounds returns the range of all positions that the map shows. Around a pole, the map does not
+// show all of the range.
 func (m mapFrame) bounds() degreesRange {
 	around := emptyRange()
 	if m.pole != 0 && m.shows(m.x, m.y, 0) {
@@ -302,10 +302,11 @@ func (m mapFrame) shown() mapBox {
 }
 
 // along returns the position at a part of the way from one position to another.
-func along(from, to position, part float64) (lon, lat float64) {
-	lon = from[0] + (to[0]-from[0])*part
-	lat = from[1] + (to[1]-from[1])*part
-	return lon, lat
+func along(from, to position, part float64) position {
+	return position{
+		from[0] + (to[0]-from[0])*part,
+		from[1] + (to[1]-from[1])*part,
+	}
 }
 
 // shows reports whether a pixel lies in the map, or outside it by less than a margin.
@@ -315,7 +316,8 @@ func (m mapFrame) shows(x, y, margin float64) bool {
 	return isInWidth && isInHeight
 }
 
-// pixels returns the pixels of a line, every three degrees where a parallel is an arc.
+// pixels returns the pixels of a line. Around a pole, where parallels are arcs, there is one for
+// every three degrees.
 func (m mapFrame) pixels(line []position) (pixels []position) {
 	for i, to := range line {
 		from := line[max(i-1, 0)]
@@ -325,8 +327,8 @@ func (m mapFrame) pixels(line []position) (pixels []position) {
 		}
 
 		for step := range steps {
-			part := float64(step+1) / float64(steps)
-			x, y := m.at(along(from, to, part))
+			p := along(from, to, float64(step+1)/float64(steps))
+			x, y := m.at(p[0], p[1])
 			pixels = append(pixels, position{x, y})
 		}
 	}
@@ -362,7 +364,7 @@ func (m mapFrame) rings(file extent) (rings [][]position) {
 	return rings
 }
 
-// mark returns the SVG path of a file: its outline, or a square in its middle if that is larger.
+// mark returns the SVG path of a file: its outline or, if that is small, a rectangle in its middle.
 func (m mapFrame) mark(file extent) (path string) {
 	const minMark = 4 // pixels
 
@@ -400,7 +402,7 @@ func (m mapFrame) coastline() string {
 		lon := 0
 		lat := 0
 
-		// The last point of the path; none if the next one begins a new line.
+		// The last point of the path, or none if the next point begins a new line.
 		none := position{math.Inf(1), 0}
 		last := none
 
@@ -446,11 +448,13 @@ type mapLine struct {
 
 // degrees returns the label of an angle.
 func degrees(v float64, positive, negative string) string {
-	letters := map[int]string{
-		-1: negative,
-		1:  positive,
+	letter := "" // of 0°
+	switch {
+	case v > 0:
+		letter = positive
+	case v < 0:
+		letter = negative
 	}
-	letter := letters[cmp.Compare(v, 0)] // none at 0°
 	rounded := math.Abs(math.Round(v*1e7) / 1e7)
 	return fmt.Sprintf("%.6g°%s", rounded, letter)
 }
@@ -460,13 +464,7 @@ func steps(from, to float64) (at []float64) {
 	span := to - from
 	unit := math.Pow(10, math.Floor(math.Log10(span/4)))
 	every := unit
-	candidates := [...]float64{
-		2 * unit,
-		5 * unit,
-		15,
-		30,
-	}
-	for _, step := range candidates {
+	for _, step := range [...]float64{2 * unit, 5 * unit, 15, 30} {
 		if span/step >= 4 {
 			every = step
 		}
@@ -497,8 +495,8 @@ func (m mapFrame) graticule() (lines []mapLine) {
 
 		const parts = 400
 		for i := range parts {
-			part := float64(i) / parts
-			x, y := m.at(along(from, to, part))
+			p := along(from, to, float64(i)/parts)
+			x, y := m.at(p[0], p[1])
 			if !m.shows(x, y, margin) {
 				continue
 			}
@@ -528,8 +526,8 @@ func (m mapFrame) graticule() (lines []mapLine) {
 	return lines
 }
 
-// scaleBar returns the SVG path of a bar of a round length, and its label. The length holds in the
-// middle of the map, or along meridians of a polar one.
+// scaleBar returns the SVG path of a bar of a round length, and its label. The length is right in
+// the middle of the map or, around a pole, along meridians.
 func (m mapFrame) scaleBar(all mapBox) (path, label string) {
 	const maxLength = 160 // pixels
 

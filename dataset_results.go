@@ -125,8 +125,7 @@ func (r *results) draw(ctx context.Context, q querier, d dataset) (err error) {
 		return err
 	}
 
-	other := *r.picture
-	r.byStatus = &other
+	r.byStatus = new(*r.picture)
 	r.byStatus.byStatus = true
 
 	if err := r.picture.draw(ctx, q, r.summary.Grids); err != nil {
@@ -713,19 +712,21 @@ const (
 func overviews(ctx context.Context, q querier, ids []int64) (map[int64]resultOverview, error) {
 	const query = `
 		SELECT
-			r.dataset_id AS id,
+			id,
 			CASE
+				WHEN r.dataset_id IS NULL THEN '` + notChecked + `'
 				WHEN count(t.code) > 0 THEN '` + hasFindings + `'
 				WHEN (r.summary -> 'placed')::bigint = 0 THEN '` + nothingLocated + `'
 				ELSE '` + hasNoFindings + `'
 			END AS verdict,
-			(r.summary -> 'files')::bigint AS files,
-			(r.summary -> 'bytes')::bigint AS bytes,
+			coalesce((r.summary -> 'files')::bigint, 0) AS files,
+			coalesce((r.summary -> 'bytes')::bigint, 0) AS bytes,
 			coalesce(sum(t.n) FILTER (WHERE t.severity = '` + severe + `'), 0)::bigint AS errors,
 			coalesce(sum(t.n) FILTER (WHERE t.severity = '` + warning + `'), 0)::bigint AS warnings,
 			coalesce(sum(t.n) FILTER (WHERE t.severity = '` + note + `'), 0)::bigint AS notes,
 			r.checked_at
-		FROM dataset_results r
+		FROM unnest($1::bigint[]) AS ids (id)
+		LEFT JOIN dataset_results r ON r.dataset_id = id
 		LEFT JOIN (
 			SELECT
 				dataset_id,
@@ -736,8 +737,7 @@ func overviews(ctx context.Context, q querier, ids []int64) (map[int64]resultOve
 			JOIN jsonb_each_text($2) AS kinds (code, severity) USING (code)
 			WHERE total > accepted
 		) t ON t.dataset_id = r.dataset_id
-		WHERE r.dataset_id = ANY ($1)
-		GROUP BY r.dataset_id`
+		GROUP BY id, r.dataset_id`
 
 	found, err := collect[struct {
 		ID int64
@@ -745,9 +745,6 @@ func overviews(ctx context.Context, q querier, ids []int64) (map[int64]resultOve
 	}](ctx, q, "count findings", query, ids, severities())
 
 	all := map[int64]resultOverview{}
-	for _, id := range ids {
-		all[id] = resultOverview{Verdict: notChecked}
-	}
 	for _, f := range found {
 		all[f.ID] = f.resultOverview
 	}

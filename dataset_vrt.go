@@ -13,18 +13,18 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// vrtGrid is a set of rasters that one VRT can hold: those of one CRS and one pixel size, whose
-// rows go south and columns east. Its extent, bands, types and nodata are those of its files
-// together.
+// vrtGrid is a set of rasters that one VRT can hold. They have one CRS and one pixel size, and
+// their rows go south and columns east. Its extent, bands, types and nodata are those of all its
+// files together.
 type vrtGrid struct {
 	CRS        string // the code or, without one, the name in the file
 	Definition string // of a CRS without a code, as a row has it; empty: unknown
 	HasCode    bool
 
-	DX float64 // the size of a pixel in the CRS, rounded as files of one grid may differ
-	DY float64
-	A  float64 // the same, not rounded
-	E  float64 // negative
+	DX float64 // the width of a pixel in the CRS, rounded, because files of one grid may differ
+	DY float64 // the height
+	A  float64 // the width, not rounded
+	E  float64 // the height, not rounded; negative
 
 	West  float64 // in the CRS
 	South float64
@@ -132,8 +132,8 @@ func findGrid(
 	return vrtGrid{}, invalid{{"crs", fieldUnknown, detail}}.err()
 }
 
-// files returns the filter for the files of the grid. It leaves out a file that does not lie within
-// the grid any more.
+// files returns the filter for the files of the grid. It leaves out files that have changed since
+// findGrid, and do not lie within the grid any more.
 func (g vrtGrid) files(datasetID int64) fileFilter {
 	return fileFilter{
 		datasetID: &datasetID,
@@ -191,8 +191,8 @@ func vrtText(text string) string {
 	return b.String()
 }
 
-// write writes the grid as a GDAL VRT: a mosaic of which GDAL opens a file only to read its pixels.
-// each calls emit for each file. source returns the name of a file; if relative is 1 the name is
+// write writes the grid as a GDAL VRT. GDAL opens a file of this mosaic only to read its pixels.
+// each calls emit for each file. source returns the name of a file; if relative is 1, the name is
 // relative to the VRT. Later files lie over earlier ones.
 func (g vrtGrid) write(
 	out io.Writer,
