@@ -227,7 +227,7 @@ func shareCore(ctx context.Context, q querier) error {
 
 // edgesMeet reports whether an edge of a polygon meets an edge of a ring.
 func edgesMeet(polygon [][]position, ring []position) bool {
-	// The sign of side tells on which side of the line from p to q a position lies.
+	// The sign of side tells whether a position lies left or right of the line from p to q.
 	side := func(p, q, at position) float64 {
 		return (q[0]-p[0])*(at[1]-p[1]) - (q[1]-p[1])*(at[0]-p[0])
 	}

@@ -51,7 +51,7 @@ func readBoundary(text json.RawMessage) (boundary area, ok bool) {
 // cellsWithin holds the cells of a grid that a boundary needs.
 type cellsWithin struct {
 	runs   []cellRun
-	shares map[cellRun]float64 // which part is inside, of cells that are not so as a whole
+	shares map[cellRun]float64 // the inner part of cells that are only partly inside, from 0 to 1
 	cells  float64             // how many cells have been found
 	points int                 // how many points followEdges has returned
 	looked int                 // how many parts of the grid were looked at

@@ -238,8 +238,8 @@ func (s *fileSet) add(row fileRow) {
 	s.files = append(s.files, r)
 }
 
-// setBox sets the box and the pixel size of a record, and returns the orientation. That is "" if a
-// number is too large or too small to compute with.
+// setBox sets the box and the pixel size of a record, and returns the orientation. It returns "" if
+// a number is too large or too small to compute with.
 func (r *fileRecord) setBox(row fileRow) string {
 	const (
 		largest  = 1e15
@@ -350,8 +350,8 @@ func (s *fileSet) groups(key func(r *fileRecord) uint64) iter.Seq[[]int32] {
 	}
 }
 
-// check runs all checks, in an order in which later ones use what earlier ones stored in the
-// records. It ends early if ctx does.
+// check runs all checks. Their order matters: later ones use results that earlier ones stored in
+// the records. It ends early if ctx does.
 func (s *fileSet) check(ctx context.Context) error {
 	steps := [...]func(){
 		s.checkStatus,
@@ -367,7 +367,7 @@ func (s *fileSet) check(ctx context.Context) error {
 		}
 	}
 
-	// The boundary decides which tiles of its grid are missing.
+	// A boundary changes which tiles of its grid are missing.
 	if err := s.checkExpected(ctx); err != nil {
 		return err
 	}

@@ -177,8 +177,8 @@ func lattice(edges []float64, size float64) (origin, step float64) {
 	return median(edges), step
 }
 
-// originFor returns the x of column 0 for a tile. Where pixels get wider to the poles, columns
-// begin at an edge of a pixel or, as in Copernicus and DTED, in the middle of one.
+// originFor returns the x of column 0 for a tile. If pixels get wider to the poles, columns begin
+// at an edge of a pixel or, as in Copernicus and DTED, in the middle of one.
 func (g *tileGrid) originFor(r *fileRecord) float64 {
 	off := func(origin float64) float64 {
 		cells := (r.x - origin) / g.East

@@ -25,7 +25,7 @@ type comparison struct {
 	here      dataset
 	there     dataset
 	by        actor                                      // who reads the comparison
-	query     func(do func(context.Context) error) error // runs do, which asks the database
+	query     func(do func(context.Context) error) error // runs a function that asks the database
 
 	totals     map[string]int64 // cells by result
 	notLocated map[string]int64 // files that are in no cell: "here" and "there"
@@ -148,13 +148,7 @@ func (c *comparison) write(ctx context.Context, out io.Writer, isText bool) erro
 // String returns the cell as a line of text: the result, the path here, the path there, the detail.
 func (cell comparedCell) String() string {
 	clean := strings.NewReplacer("\n", " ", "\t", " ").Replace
-	fields := []string{
-		cell.Result,
-		clean(cell.Here),
-		clean(cell.There),
-		clean(cell.Detail),
-	}
-	return strings.Join(fields, "\t") + "\n"
+	return fmt.Sprintf("%s\t%s\t%s\t%s\n", cell.Result, clean(cell.Here), clean(cell.There), clean(cell.Detail))
 }
 
 // each compares the datasets and counts the results. It calls emit for each cell that does not have
@@ -226,7 +220,7 @@ type cellFile struct {
 // maxNamedFiles is how many files a cell may have to be paired by more than their path and order.
 const maxNamedFiles = 10_000
 
-// pairFiles pairs the files of one cell, which come in the order of their paths. First, files of
+// pairFiles pairs the files of one cell. They come in the order of their paths. First, files of
 // the same path are pairs, then files of the same name, then files with the same pixels and the
 // same corner (to a tenth of a pixel), then files with the same pixels, then any. It changes the
 // slice.
@@ -514,7 +508,7 @@ func compareRows(ctx context.Context, q querier, pairs []filePair) ([]comparedCe
 // errChanged is the reason why a file is not compared: its row is out of date.
 var errChanged = errors.New("it has changed since it was analysed")
 
-// compareBytes reads the two files of a cell up to the block in which they differ. It returns the
+// compareBytes reads the two files of a cell up to the first block that differs. It returns the
 // result and the detail. If a file cannot be read, or ctx ends, the cell is not compared.
 func (c *comparison) compareBytes(ctx context.Context, cell comparedCell) (result, detail string) {
 	const block = 256 << 10 // bytes

@@ -108,7 +108,7 @@ func (c *catalogue) getCoverage(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	drawn.Name = d.Name // which may have changed
+	drawn.Name = d.Name // it may have changed since the picture was stored
 	var svg bytes.Buffer
 	parsed := template.Must(template.New("coverage").Parse(coverageTemplate))
 	if err := parsed.Execute(&svg, drawn); err != nil {
@@ -252,7 +252,7 @@ func (c *coverage) draw(ctx context.Context, q querier, grids []tileGrid) error 
 	return nil
 }
 
-// pixelLimits returns the pixel sizes in metres at which the layers of files begin. Usual pixel
+// pixelLimits returns the least pixel size of each layer of files, in metres. Usual pixel
 // sizes lie inside a layer.
 func pixelLimits() []float64 {
 	return []float64{

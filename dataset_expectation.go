@@ -322,7 +322,7 @@ func isSameNumber(a, b string) bool {
 	x, errX := strconv.ParseFloat(a, 64)
 	y, errY := strconv.ParseFloat(b, 64)
 	areNumbers := errX == nil && errY == nil
-	return areNumbers && cmp.Compare(x, y) == 0 // which takes NaN for equal to NaN
+	return areNumbers && cmp.Compare(x, y) == 0 // NaN equals NaN
 }
 
 // specifies reports whether a line of that name is specified.

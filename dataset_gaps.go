@@ -51,7 +51,7 @@ func (g *tileGrid) startOfTurn(runs []cellRun, turn int64) int64 {
 }
 
 // gapsOfParts returns the gaps of each connected part of the tiles, so that a stray far away does
-// not hide a missing corner. Tiles that go around the globe are one part.
+// not hide a missing corner. Tiles that go around the globe are one part (see joinAround).
 func gapsOfParts(runs []cellRun, around int64) (gaps []cellRun) {
 	if around > 0 {
 		return gapsBetween(runs, around)
@@ -236,7 +236,7 @@ func without(gaps, runs []cellRun) (left []cellRun) {
 			runs = runs[1:]
 		}
 
-		// Cut the gap at each run within it. What is left begins behind the run.
+		// Cut the gap at each run within it. The rest of the gap begins behind the run.
 		for _, run := range runs {
 			if run.Row != gap.Row || run.From > gap.To {
 				break

@@ -64,8 +64,7 @@ func (c *catalogue) findResults(ctx context.Context, q querier, d dataset, analy
 		return nil, err
 	}
 
-	copies := comparison{catalogue: c, here: d, there: d}
-	if err := s.compareCopies(ctx, q, copies); err != nil {
+	if err := s.compareCopies(ctx, q, comparison{catalogue: c, here: d, there: d}); err != nil {
 		return nil, err
 	}
 

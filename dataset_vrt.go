@@ -48,19 +48,18 @@ func (g vrtGrid) resolution() string {
 	return x + "," + y
 }
 
-// hasResolution reports whether a text is the grid's pixel size, however many digits it has.
+// hasResolution reports whether a text is the grid's pixel size, however many digits it has: one
+// number, or the width and the height.
 func (g vrtGrid) hasResolution(text string) bool {
-	width, height, isPair := strings.Cut(text, ",")
-	if !isPair {
-		height = width
-	}
-
-	dx, err := strconv.ParseFloat(width, 32) // rounded as DX is
-	if err != nil {
+	sizes := readNumbers(text)
+	if len(sizes) == 0 || len(sizes) > 2 {
 		return false
 	}
-	dy, err := strconv.ParseFloat(height, 32)
-	return err == nil && dx == g.DX && dy == g.DY
+
+	// DX and DY have the precision of a float32.
+	dx := float32(sizes[0])
+	dy := float32(sizes[len(sizes)-1])
+	return dx == float32(g.DX) && dy == float32(g.DY)
 }
 
 // findGrid returns the grid of a dataset in a CRS and with a resolution; both may be nil. If not
