@@ -23,7 +23,7 @@ import (
 
 // console is the component of the web pages.
 type console struct {
-	core     *core
+	*core
 	accounts *accounts
 	pages    *template.Template
 
@@ -201,7 +201,7 @@ func (c *console) readPageFor(r *http.Request, row pageRow) (*page, error) {
 	badge := &apiReader{console: c, r: r}
 	p.Unread = get[unread](badge, "/api/v1/inbox/unread-count", "").Unread
 	if badge.err != nil {
-		c.core.log.Warn("unread messages not counted",
+		c.log.Warn("unread messages not counted",
 			"id", callerOf(r).requestID,
 			"error", badge.err)
 	}
@@ -266,7 +266,7 @@ func (c *console) writeErrorPage(w *responseWriter, r *http.Request, p *page, wr
 	// After an error, nothing has been written yet.
 	err := c.writePage(w, wrong.status, p)
 	if err != nil {
-		c.core.log.Error("error page not written",
+		c.log.Error("error page not written",
 			"id", w.requestID,
 			"error", err)
 
@@ -564,12 +564,12 @@ func (c *console) browserURL(r *http.Request) string {
 	isProxied := r.Header.Get("X-Forwarded-For") != ""
 
 	switch {
-	case c.core.cfg.baseURL == "" && strings.HasPrefix(origin, "http"):
+	case c.cfg.baseURL == "" && strings.HasPrefix(origin, "http"):
 		return origin
-	case c.core.cfg.baseURL == "" && isProxied:
+	case c.cfg.baseURL == "" && isProxied:
 		return ""
 	default:
-		return c.core.baseURL(r)
+		return c.baseURL(r)
 	}
 }
 
