@@ -350,7 +350,7 @@ func TestEmptiedWhileAnalysed(t *testing.T) {
 					}
 
 					once.Do(func() {
-						waitFor(t, "all readers to have a batch", func() bool { return len(ts.analyzer.reading.total) == ts.analyzer.readers })
+						waitFor(t, "all readers to have a batch", func() bool { return len(ts.analyzer.reading.total) == cap(ts.analyzer.reading.total) })
 						switch how {
 						case "moved":
 							os.Rename(dir, dir+".away")

@@ -34,8 +34,7 @@ type analyzer struct {
 
 	queued   chan struct{} // has an element if a worker should look for an analysis now
 	contents chan struct{} // likewise, for the worker that reads contents
-	readers  int           // batches that are read and stored at a time
-	reading  *limiter      // slots for these batches
+	reading  *limiter      // slots for batches that are read and stored
 	checking *limiter      // one dataset is checked at a time, because its rows are in memory
 	waits    *limiter      // requests of one user that wait for a change; none waits in line
 	held     sync.Map      // the fencing tokens of analyses that are claimed or worked on
@@ -46,7 +45,7 @@ type analyzer struct {
 
 // Bounds of the analyzer.
 const (
-	maxReaders  = 6   // see readers; each has a connection, and the pool for analyses has two more
+	maxReaders  = 6   // see newAnalyzer; each has a connection, and the pool for analyses has two more
 	maxDeaths   = 3   // deaths while one file was read alone; then that file is at fault
 	maxFailures = 10  // attempts that the database refuses; then the analysis fails
 	maxHung     = 16  // abandoned goroutines, each with a thread; then this instance owns nothing
@@ -69,7 +68,6 @@ func newAnalyzer(core *core, catalogue *catalogue, instance string) *analyzer {
 		instance:  instance,
 		queued:    make(chan struct{}, 1),
 		contents:  make(chan struct{}, 1),
-		readers:   readers,
 		reading:   newLimiter(readers, readers),
 		checking:  newLimiter(1, 1),
 		waits:     waits,

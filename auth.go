@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"net/http"
 	"strings"
 	"time"
@@ -94,8 +93,8 @@ func (a *accounts) login(w http.ResponseWriter, r *http.Request, in loginRequest
 // auditLoginRefusal audits a login that ended with err, if err is a refusal. It returns err, or the
 // error of the audit log. found is the user, or the zero value for an unknown one.
 func (a *accounts) auditLoginRefusal(r *http.Request, found passwordRecord, err error) error {
-	refused, isProblem := errors.AsType[*problem](err)
-	if !isProblem {
+	refused := problemIn(err)
+	if refused == nil {
 		return err
 	}
 
@@ -219,7 +218,7 @@ func (a *accounts) refresh(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	sess, err := rotateSession(r.Context(), a.db, id, generation, actorOf(r), a.cfg)
-	if refusal, ok := errors.AsType[*problem](err); ok && refusal.status == http.StatusUnauthorized {
+	if refusal := problemIn(err); refusal != nil && refusal.status == http.StatusUnauthorized {
 		a.setCookie(w, refreshCookieKind, "", -1) // the session has ended
 	}
 	if err != nil {

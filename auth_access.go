@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"net/url"
 	"slices"
@@ -213,8 +212,8 @@ func loginPathTo(next string) string { return "/login?next=" + url.QueryEscape(n
 // the result also has a Location: the login page, to which the proxy sends the browser. The proxy
 // names the page that was asked for in X-Original-Uri or X-Forwarded-Uri.
 func withLoginPage(r *http.Request, err error, baseURL string) error {
-	refused, ok := errors.AsType[*problem](err)
-	if !ok || refused.status != http.StatusUnauthorized {
+	refused := problemIn(err)
+	if refused == nil || refused.status != http.StatusUnauthorized {
 		return err
 	}
 
@@ -239,8 +238,8 @@ const maxRefusals = 20
 // auditRefusal returns err, which may be nil. If it is the refusal of a signed-in caller, it is
 // audited. An attempt that was throttled is counted, as login.throttled whatever it was.
 func (a *accounts) auditRefusal(rt route, r *http.Request, err error) error {
-	answer, ok := errors.AsType[*problem](err)
-	if !ok {
+	answer := problemIn(err)
+	if answer == nil {
 		return err
 	}
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	_ "embed"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -228,7 +227,7 @@ func (a *accounts) resetPassword(w http.ResponseWriter, r *http.Request, in pass
 
 	// Read before hashing, so that guessing a token costs no hash. It is used up below.
 	u, err := getUserByPasswordToken(ctx, a.db, in.Token)
-	if _, isInvalid := errors.AsType[*problem](err); isInvalid {
+	if problemIn(err) != nil {
 		refused := tally{
 			action:  "password_token.refused",
 			address: callerOf(r).network(),

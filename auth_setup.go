@@ -97,7 +97,7 @@ func (a *accounts) ensureAdministrator(ctx context.Context) error {
 	}
 
 	// The name is retired: admin was deleted or renamed.
-	if refusal, ok := errors.AsType[*problem](err); ok && refusal.code == codeUsernameTaken {
+	if refusal := problemIn(err); refusal != nil && refusal.code == codeUsernameTaken {
 		a.log.Warn(nobodyCanSignIn, "error", refusal.code)
 		return nil
 	}

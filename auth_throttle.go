@@ -293,8 +293,8 @@ func (a *accounts) sendThrottles(ctx context.Context, batch *pgx.Batch) {
 // refundIfFault takes an attempt back if err is a fault of the server, or if the client has left. A
 // refusal (4xx) stays counted. It returns err.
 func (a *accounts) refundIfFault(ctx context.Context, counted attempt, err error) error {
-	answer, isProblem := errors.AsType[*problem](err)
-	isRefusal := isProblem && answer.status < http.StatusInternalServerError
+	answer := problemIn(err)
+	isRefusal := answer != nil && answer.status < http.StatusInternalServerError
 	if err != nil && !isRefusal {
 		a.refund(ctx, counted)
 	}

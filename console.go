@@ -416,7 +416,7 @@ func formBody(f url.Values, fields string) map[string]any {
 			continue
 		}
 
-		// Browsers send line ends as CRLF.
+		// Browsers send line ends as CRLF. A text for a command gets LF, too.
 		typed := strings.ReplaceAll(f.Get(name), "\r\n", "\n")
 		isUnchanged := f.Has("former_"+name) && f.Get("former_"+name) == typed
 		if !f.Has(name) || isUnchanged {

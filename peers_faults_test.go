@@ -275,7 +275,7 @@ func stopsPromptly(t *testing.T, ts *testServer) {
 // readNothing keeps readers from reading batches until resume is called.
 func (ts *testServer) readNothing() (resume func()) {
 	var releases []func()
-	for range ts.analyzer.readers {
+	for range cap(ts.analyzer.reading.total) {
 		releases = append(releases, must(ts.analyzer.reading.acquire(ts.t.Context(), "test")))
 	}
 	return func() {
@@ -326,7 +326,7 @@ func TestPeerHungFileSystem(t *testing.T) {
 		}
 		location := c.must(202, "POST", dataset+"/analyses", map[string]bool{"force": true}).header.Get("Location")
 		if test.atReading {
-			waitFor(t, "the end of the walk", func() bool { return ts.readersOf() > ts.analyzer.readers })
+			waitFor(t, "the end of the walk", func() bool { return ts.readersOf() > cap(ts.analyzer.reading.total) })
 			fs.set(test.rule)
 			resume()
 		}
