@@ -190,8 +190,6 @@ func (a *analyzer) eachContent(ctx context.Context, t task, query string,
 	faulty func(reason string, again bool) contentFound) error {
 	const deadly = "the program ended three times, the last time while it read this file"
 
-	nothing := func() error { return nil }
-
 	readPage := func(files []contentFile) error {
 		// Meanwhile there is one reader less for other files.
 		release, err := a.reading.acquire(ctx, t.Token)
@@ -200,30 +198,30 @@ func (a *analyzer) eachContent(ctx context.Context, t task, query string,
 		}
 		defer release()
 
-		readOne := func(r *detachedReader, i int) (store func() error, err error) {
+		readOne := func(r *detachedReader, i int) error {
 			if t.Deaths >= maxDeaths-1 {
 				named := faulty(deadly, false)
 				err := r.send(func() error { return a.storeContent(ctx, t, files[i], named) })
 				if err != nil {
-					return nil, err
+					return err
 				}
 			}
 
 			// Wait until all that was sent is stored, so that a kill costs one file at most.
-			if err := r.send(nothing); err != nil {
-				return nil, err
+			if err := r.send(func() error { return nil }); err != nil {
+				return err
 			}
 
 			found, err := read(ctx, t, r, files[i])
 			switch {
 			case r.ctx.Err() != nil:
-				return nil, r.ctx.Err()
+				return r.ctx.Err()
 			case errors.Is(err, errChanged):
-				return nothing, nil
+				return nil
 			case err != nil:
 				found = faulty(reasonOf(err), true)
 			}
-			return func() error { return a.storeContent(ctx, t, files[i], found) }, nil
+			return r.send(func() error { return a.storeContent(ctx, t, files[i], found) })
 		}
 
 		hangs := func(i int) error {

@@ -411,15 +411,15 @@ func (a *analyzer) doBatch(ctx context.Context, t task, b batch) error {
 func (a *analyzer) readFiles(ctx context.Context, t task, b batch) error {
 	todo := slices.Clone(b.files) // an abandoned goroutine keeps its own
 
-	read := func(r *detachedReader, i int) (store func() error, err error) {
+	read := func(r *detachedReader, i int) error {
 		var row *ElevationDatasetFileMeta
 		if r.root != nil {
 			row = r.readRow(todo[i].entry, b.isDeadly)
 		}
-		return func() error {
+		return r.send(func() error {
 			b.files[i].row = row
 			return nil
-		}, nil
+		})
 	}
 
 	hangs := func(i int) error {
@@ -441,11 +441,11 @@ type detachedReader struct {
 }
 
 // readDetached calls read for the files 0 to n-1, in a goroutine that is abandoned when a file
-// hangs. The function that read returns runs in the caller's goroutine. For a file that hangs, it
+// hangs. The functions that read sends run in the caller's goroutine. For a file that hangs, it
 // calls hangs, and another goroutine continues after it. If the dataset's directory hangs when it
 // is opened, no file is at fault, and readDetached returns errHangs.
 func (a *analyzer) readDetached(ctx context.Context, t task, n int,
-	read func(r *detachedReader, i int) (store func() error, err error), hangs func(i int) error) error {
+	read func(r *detachedReader, i int) error, hangs func(i int) error) error {
 	for next := 0; next < n; next++ {
 		first := next
 		var progress atomic.Int64
@@ -476,14 +476,13 @@ func (a *analyzer) readDetached(ctx context.Context, t task, n int,
 			}
 
 			for i := first; i < n; i++ {
-				store, err := read(r, i)
-				if err != nil {
+				if err := read(r, i); err != nil {
 					return err
 				}
 
-				err = send(func() error {
+				err := send(func() error {
 					next = i + 1
-					return store()
+					return nil
 				})
 				if err != nil {
 					return err

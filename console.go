@@ -32,11 +32,6 @@ type console struct {
 	call func(r *http.Request, route, query string, body map[string]any) ([]byte, error)
 }
 
-// newConsole returns the console. Its call is not set yet.
-func newConsole(core *core, accounts *accounts) *console {
-	return &console{core: core, accounts: accounts, pages: parsePages(core.cfg.passwordMin)}
-}
-
 // consoleFiles holds the templates, the style sheet and the script of the pages.
 //
 //go:embed console

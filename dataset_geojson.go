@@ -207,18 +207,17 @@ func writeStream(
 // memory.
 const maxRanged = 8 << 20
 
-// rangedBuffer holds an answer of at most maxRanged bytes. A larger answer is cut after a little
-// more than these.
-type rangedBuffer struct {
-	content bytes.Buffer
-}
+// rangedBuffer is an answer of at most maxRanged bytes. A larger answer is cut after a little more
+// than these.
+type rangedBuffer []byte
 
 // Write implements io.Writer.
 func (b *rangedBuffer) Write(p []byte) (int, error) {
-	if b.content.Len() > maxRanged {
+	if len(*b) > maxRanged {
 		return 0, errors.New("the answer is too large for ranges")
 	}
-	return b.content.Write(p)
+	*b = append(*b, p...)
+	return len(p), nil
 }
 
 // writeRanged answers with the output of write, with its length and entity tag, so that a client
@@ -250,8 +249,8 @@ func writeRanged(
 
 	var body rangedBuffer
 	err = write(&body)
-	if body.content.Len() > maxRanged {
-		body = rangedBuffer{} // which frees the memory
+	if len(body) > maxRanged {
+		body = nil // which frees the memory
 		giveBack()
 		return writeStream(w, r, contentType, write)
 	}
@@ -262,9 +261,9 @@ func writeRanged(
 	h := w.Header()
 	h.Set("Content-Type", contentType)
 	h.Add("Vary", "Accept-Encoding")
-	h.Set("ETag", entityTag(body.content.Bytes()))
+	h.Set("ETag", entityTag(body))
 
-	content := bytes.NewReader(body.content.Bytes())
+	content := bytes.NewReader(body)
 	return serveContent(w, r, time.Time{}, io.NewSectionReader(content, 0, content.Size()))
 }
 

@@ -24,15 +24,6 @@ type catalogue struct {
 	fileCalls *limiter // calls of the file system for the contents of one dataset, and of all
 }
 
-// newCatalogue returns the catalogue.
-func newCatalogue(core *core, accounts *accounts) *catalogue {
-	return &catalogue{
-		core:      core,
-		accounts:  accounts,
-		fileCalls: newLimiter(maxFileCalls, maxAllFileCalls),
-	}
-}
-
 // dataset is a directory of elevation files.
 type dataset struct {
 	ID          int64        `json:"id"`

@@ -288,12 +288,16 @@ func newServer(
 	s := &server{core: core}
 	s.accounts = newAccounts(core, breached)
 	s.announcements = &announcements{core}
-	s.catalogue = newCatalogue(core, s.accounts)
+	s.catalogue = &catalogue{core, s.accounts, newLimiter(maxFileCalls, maxAllFileCalls)}
 
 	// Instances that share a database tell each other apart by a random name.
 	instance := rand.Text()
 	s.analyzer = newAnalyzer(core, s.catalogue, instance)
-	s.console = newConsole(core, s.accounts)
+	s.console = &console{
+		core:     core,
+		accounts: s.accounts,
+		pages:    parsePages(core.cfg.passwordMin),
+	}
 	s.operations = newOperations(core, s.accounts, s.analyzer,
 		instance, certificate, hangups)
 
