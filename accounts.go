@@ -14,7 +14,7 @@ import (
 // accounts is the component of users, roles, sessions, tokens and the audit log. It decides who is
 // calling and what the caller may do.
 type accounts struct {
-	*core
+	core        *core
 	hasher      *passwordHasher
 	breached    *breachedPasswords // nil: no list
 	guesses     *limiter           // one attempt at a time for each login name and network

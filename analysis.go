@@ -115,7 +115,7 @@ func (a *analyzer) createAnalysis(w http.ResponseWriter, r *http.Request) error 
 		}
 	}
 
-	created, err := createAnalysis(r.Context(), a.db, actorOf(r), pathID(r, "id"), in)
+	created, err := createAnalysis(r.Context(), a.core.db, actorOf(r), pathID(r, "id"), in)
 	if err != nil {
 		return err
 	}
@@ -234,7 +234,7 @@ func (a *analyzer) getAnalysis(w http.ResponseWriter, r *http.Request) error {
 
 	ctx, cancel := context.WithTimeout(r.Context(), wait)
 	defer cancel()
-	defer context.AfterFunc(a.stopping, cancel)()
+	defer context.AfterFunc(a.core.stopping, cancel)()
 
 	// While it waits, the request holds no connection.
 	found, err := a.pathAnalysis(r)
@@ -255,7 +255,7 @@ func (a *analyzer) getAnalysis(w http.ResponseWriter, r *http.Request) error {
 			if err := callerOf(r).authorize(ctx); err != nil {
 				return err
 			}
-			found, err = getAnalysis(ctx, a.db, found.DatasetID, found.ID)
+			found, err = getAnalysis(ctx, a.core.db, found.DatasetID, found.ID)
 			return err
 		})
 		if errors.Is(err, errBusy) { // the caller's other requests were before it; look again
@@ -338,7 +338,7 @@ func (a *analyzer) pathAnalysis(r *http.Request) (analysis, error) {
 		return analysis{}, err
 	}
 
-	found, err := getAnalysis(r.Context(), a.db, d.ID, pathID(r, "analysis"))
+	found, err := getAnalysis(r.Context(), a.core.db, d.ID, pathID(r, "analysis"))
 	if problemIn(err) != nil {
 		err = d.missingPart("analysis", r.PathValue("analysis"))
 	}
@@ -375,7 +375,7 @@ func newestAnalysis(ctx context.Context, q querier, datasetID int64) (analysis, 
 // dataset take it exclusively. All take it before any row of the analysis, so that they cannot
 // deadlock. claim and release change the analysis without the lock, in single statements.
 func (a *analyzer) changeAnalysis(ctx context.Context, t task, do func(pgx.Tx) error) error {
-	return inTransaction(ctx, a.workDB, func(tx pgx.Tx) error {
+	return inTransaction(ctx, a.db, func(tx pgx.Tx) error {
 		const lock = `SELECT pg_advisory_xact_lock_shared($1)`
 		if _, err := execute(ctx, tx, "lock analysis", lock, lockAnalyses+t.AnalysisID); err != nil {
 			return err

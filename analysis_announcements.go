@@ -48,7 +48,7 @@ func (a *analyzer) announceEnd(ctx context.Context, tx pgx.Tx, t task, code stri
 		return err
 	}
 
-	page := fmt.Sprintf("%s/datasets/%d", a.cfg.baseURL, t.DatasetID)
+	page := fmt.Sprintf("%s/datasets/%d", a.core.cfg.baseURL, t.DatasetID)
 	var title, body string
 	switch {
 	case code == "":

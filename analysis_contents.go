@@ -119,7 +119,7 @@ func (a *analyzer) readContents(ctx context.Context, t task) error {
 	// A row may be of a file that was written just now. If the file is written again at once, it
 	// may keep its size and times. After this wait, it gets others. So what is found stays true as
 	// long as the size and times are those of the row.
-	isFresh, err := scalar[bool](ctx, a.workDB, "look for fresh files", fresh, t.DatasetID)
+	isFresh, err := scalar[bool](ctx, a.db, "look for fresh files", fresh, t.DatasetID)
 	if err != nil {
 		return err
 	}
@@ -133,7 +133,7 @@ func (a *analyzer) readContents(ctx context.Context, t task) error {
 		}
 	}
 
-	_, err = execute(ctx, a.workDB, "count bytes", expect, t.DatasetID, t.AnalysisID, t.Token, t.Checksums, t.Heights)
+	_, err = execute(ctx, a.db, "count bytes", expect, t.DatasetID, t.AnalysisID, t.Token, t.Checksums, t.Heights)
 	if err != nil {
 		return err
 	}
@@ -162,7 +162,7 @@ func (a *analyzer) readLists(ctx context.Context, t task) error {
 		ORDER BY path
 		LIMIT $3`
 
-	stored, err := scalar[int64](ctx, a.workDB, "forget lines", forgetLines, t.DatasetID, t.AnalysisID, t.Token)
+	stored, err := scalar[int64](ctx, a.db, "forget lines", forgetLines, t.DatasetID, t.AnalysisID, t.Token)
 	if err != nil {
 		return err
 	}
@@ -225,7 +225,7 @@ func (a *analyzer) eachContent(ctx context.Context, t task, query string,
 		}
 
 		hangs := func(i int) error {
-			found := faulty(fmt.Sprintf("no answer within %v", a.patience), true)
+			found := faulty(fmt.Sprintf("no answer within %v", a.core.patience), true)
 			return a.storeContent(ctx, t, files[i], found)
 		}
 
@@ -233,7 +233,7 @@ func (a *analyzer) eachContent(ctx context.Context, t task, query string,
 	}
 
 	for after := ""; ; {
-		files, err := collect[contentFile](ctx, a.workDB, "list contents", query, t.DatasetID, after, a.batchSize)
+		files, err := collect[contentFile](ctx, a.db, "list contents", query, t.DatasetID, after, a.batchSize)
 		if err != nil || len(files) == 0 {
 			return err
 		}

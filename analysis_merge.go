@@ -147,7 +147,7 @@ func (a *analyzer) beginMerge(ctx context.Context, t task) error {
 		SET total = 0, failed = 0
 		WHERE id = $1 AND owner_token = $2 AND finished_at IS NULL`
 
-	return underLock(ctx, a.workDB, lockAnalyses+t.AnalysisID, func(tx pgx.Tx) error {
+	return underLock(ctx, a.db, lockAnalyses+t.AnalysisID, func(tx pgx.Tx) error {
 		return oneRow(ctx, tx, "begin merge", begin,
 			t.AnalysisID,
 			t.Token,
@@ -314,7 +314,7 @@ func (m *merger) readRows(ctx context.Context) (err error) {
 		return nil
 	}
 
-	m.rows, err = collect[knownRow](ctx, m.a.workDB, "read rows", query, m.t.DatasetID, m.last, atOnce)
+	m.rows, err = collect[knownRow](ctx, m.a.db, "read rows", query, m.t.DatasetID, m.last, atOnce)
 	m.done = len(m.rows) < atOnce
 	if len(m.rows) > 0 {
 		m.last = m.rows[len(m.rows)-1].Path
@@ -389,7 +389,7 @@ func (a *analyzer) doAlone(ctx context.Context, t task, b batch) error {
 		f.Modified,
 		f.Changed,
 		f.Path)
-	found, err := collectOne[struct{ IsDeadly bool }](ctx, a.workDB, errNotOurs, "note suspect", suspect,
+	found, err := collectOne[struct{ IsDeadly bool }](ctx, a.db, errNotOurs, "note suspect", suspect,
 		t.AnalysisID, t.Token, file, maxDeaths)
 	if err != nil {
 		return err
@@ -423,8 +423,8 @@ func (a *analyzer) readFiles(ctx context.Context, t task, b batch) error {
 	}
 
 	hangs := func(i int) error {
-		b.files[i].row = new(todo[i].unread(a.now(), fileStatusUnreadable,
-			"reading it did not end within %v", a.patience))
+		b.files[i].row = new(todo[i].unread(a.core.now(), fileStatusUnreadable,
+			"reading it did not end within %v", a.core.patience))
 		return nil
 	}
 
@@ -463,7 +463,7 @@ func (a *analyzer) readDetached(ctx context.Context, t task, n int,
 				fileReader: &fileReader{
 					root:   root,
 					crss:   t.About.setCRSs,
-					now:    a.now,
+					now:    a.core.now,
 					before: a.beforeRead,
 					listed: true,
 				},

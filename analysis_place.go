@@ -34,7 +34,7 @@ func (a *analyzer) placeAnew(ctx context.Context, t task) (version int, err erro
 		About     datasetAbout
 		Version   int
 		IsCurrent bool
-	}](ctx, a.workDB, errNotOurs, "get the CRSs that are set", present, t.DatasetID)
+	}](ctx, a.db, errNotOurs, "get the CRSs that are set", present, t.DatasetID)
 	if err != nil || d.IsCurrent {
 		return d.Version, err
 	}
@@ -43,7 +43,7 @@ func (a *analyzer) placeAnew(ctx context.Context, t task) (version int, err erro
 	var last lastCRS
 	after := ""
 	for {
-		found, err := collect[ElevationDatasetFileMeta](ctx, a.workDB, "read rows", rows, t.DatasetID, after, atOnce)
+		found, err := collect[ElevationDatasetFileMeta](ctx, a.db, "read rows", rows, t.DatasetID, after, atOnce)
 		if err != nil {
 			return 0, err
 		}

@@ -60,7 +60,7 @@ func (a *analyzer) lookForAll(ctx context.Context, t task) (all sight, err error
 
 	after := ""
 	for {
-		candidates, err := collect[candidate](ctx, a.workDB, "list candidates", page, t.AnalysisID, after, a.batchSize)
+		candidates, err := collect[candidate](ctx, a.db, "list candidates", page, t.AnalysisID, after, a.batchSize)
 		if err != nil || len(candidates) == 0 {
 			return all, err
 		}
@@ -208,7 +208,7 @@ func (a *analyzer) decide(ctx context.Context, t task, again bool) (step string,
 		WHERE id = $1`
 
 	step = stepRemove
-	err = underLock(ctx, a.workDB, lockAnalyses+t.AnalysisID, func(tx pgx.Tx) error {
+	err = underLock(ctx, a.db, lockAnalyses+t.AnalysisID, func(tx pgx.Tx) error {
 		now, err := collectOne[struct {
 			OthersLook     bool
 			Known, Missing int64

@@ -27,10 +27,11 @@ import (
 // renews its row in instances (see deadInstances). Every write checks the token, so an owner that
 // was declared dead and comes back stores nothing.
 type analyzer struct {
-	*core
+	core      *core
 	catalogue *catalogue
-	workDB    *pgxpool.Pool // for the work of analyses; db is for requests
+	db        *pgxpool.Pool // for the work of analyses
 	instance  string
+	tuning
 
 	queued   chan struct{} // has an element if a worker should look for an analysis now
 	contents chan struct{} // likewise, for the worker that reads contents
@@ -54,7 +55,7 @@ const (
 )
 
 // newAnalyzer returns an analyzer. run starts it.
-func newAnalyzer(core *core, catalogue *catalogue, instance string) *analyzer {
+func newAnalyzer(core *core, catalogue *catalogue, instance string, tuning tuning) *analyzer {
 	waits := newLimiter(maxWaiting, unbounded)
 	waits.maxQueue = maxWaiting
 
@@ -64,8 +65,9 @@ func newAnalyzer(core *core, catalogue *catalogue, instance string) *analyzer {
 	return &analyzer{
 		core:      core,
 		catalogue: catalogue,
-		workDB:    core.database.work,
+		db:        core.database.work,
 		instance:  instance,
+		tuning:    tuning,
 		queued:    make(chan struct{}, 1),
 		contents:  make(chan struct{}, 1),
 		reading:   newLimiter(readers, readers),
@@ -92,7 +94,7 @@ func (a *analyzer) run(ctx context.Context) {
 		pause(ctx, idlePoll-turn)
 		for ; ctx.Err() == nil; pause(ctx, idlePoll) {
 			a.releaseStray(ctx)
-			releaseDead(ctx, a.workDB, a.instance)
+			releaseDead(ctx, a.db, a.instance)
 		}
 	})
 
@@ -141,7 +143,7 @@ func (a *analyzer) tryWork(ctx context.Context, duty duty) bool {
 
 	// An outage is logged once.
 	if ctx.Err() == nil && !(isUnavailable(err) && a.outage.Swap(true)) {
-		a.log.Error("analysis step failed", "error", err)
+		a.core.log.Error("analysis step failed", "error", err)
 	}
 	return false
 }
@@ -174,10 +176,10 @@ func (a *analyzer) runDetached(ctx context.Context, progress *atomic.Int64,
 	}()
 
 	// Run what work sends until it ends, or an error comes first.
-	timer := time.NewTimer(a.patience)
+	timer := time.NewTimer(a.core.patience)
 	defer timer.Stop()
 	var err error
-	for seen := progress.Load(); err == nil; timer.Reset(a.patience) {
+	for seen := progress.Load(); err == nil; timer.Reset(a.core.patience) {
 		select {
 		case err := <-done:
 			return err
@@ -327,7 +329,7 @@ func (a *analyzer) claim(ctx context.Context, token string, duty duty) (task, er
 				SELECT FROM elevation_dataset_file_meta f WHERE f.dataset_id = a.dataset_id
 			) AS known`
 
-	return collectOne[task](ctx, a.workDB, nil, "claim analysis", query, a.instance, token, duty)
+	return collectOne[task](ctx, a.db, nil, "claim analysis", query, a.instance, token, duty)
 }
 
 // work claims an analysis, does it and settles it. It reports whether there was one. The context of
@@ -369,7 +371,7 @@ func (a *analyzer) watchOwnership(ctx context.Context, t task, cancel context.Ca
 		)`
 	for ours := true; ctx.Err() == nil; {
 		pause(ctx, idlePoll/2)
-		if err := a.workDB.QueryRow(ctx, query, t.AnalysisID, t.Token).Scan(&ours); err == nil && !ours {
+		if err := a.db.QueryRow(ctx, query, t.AnalysisID, t.Token).Scan(&ours); err == nil && !ours {
 			cancel(errNotOurs)
 		}
 	}
@@ -446,7 +448,7 @@ func (a *analyzer) check(ctx context.Context, t task) error {
 	}
 
 	// After an analysis of an unchanged folder, the former results stay.
-	isCurrent, err := scalar[bool](ctx, a.workDB, "look for results", resultsAreCurrent,
+	isCurrent, err := scalar[bool](ctx, a.db, "look for results", resultsAreCurrent,
 		t.DatasetID, t.AnalysisID, checksVersion, placed)
 	if err != nil {
 		return err
@@ -501,7 +503,7 @@ const resultsAreCurrent = `
 // database, which may pass, or the end of ctx, and so are results that are no JSON.
 func (a *analyzer) runChecks(ctx context.Context, t task) (*results, error) {
 	d := dataset{ID: t.DatasetID, Path: t.Path}
-	found, err := inSnapshot(ctx, a.workDB, func(ctx context.Context, q querier) (found *results, err error) {
+	found, err := inSnapshot(ctx, a.db, func(ctx context.Context, q querier) (found *results, err error) {
 		defer func() {
 			if v := recover(); v != nil {
 				err = fmt.Errorf("%v", v)
@@ -535,7 +537,7 @@ func (a *analyzer) storeResults(ctx context.Context, t task, found *results) err
 			checked_at = now()
 		WHERE dataset_id = $1`
 
-	return inTransaction(ctx, a.workDB, func(tx pgx.Tx) error {
+	return inTransaction(ctx, a.db, func(tx pgx.Tx) error {
 		if _, err := execute(ctx, tx, "lift time limit", `SET LOCAL statement_timeout = 0`); err != nil {
 			return err
 		}
@@ -570,7 +572,7 @@ func (a *analyzer) settle(ctx context.Context, t task, err error) error {
 	case isFailure && fail.code == failureUnavailable && t.OthersMaySee:
 		err = a.leaveToOthers(ctx, t, fail.reason)
 	case isFailure:
-		err = inTransaction(ctx, a.workDB, func(tx pgx.Tx) error {
+		err = inTransaction(ctx, a.db, func(tx pgx.Tx) error {
 			if err := endAnalysis(ctx, tx, t.AnalysisID, t.Token, stateFailed, *fail); err != nil {
 				return err
 			}
@@ -580,7 +582,7 @@ func (a *analyzer) settle(ctx context.Context, t task, err error) error {
 			return a.announceEnd(ctx, tx, t, fail.code)
 		})
 		if err == nil {
-			a.log.Warn("analysis failed", "analysis", t.AnalysisID, "reason", fail.reason)
+			a.core.log.Warn("analysis failed", "analysis", t.AnalysisID, "reason", fail.reason)
 		}
 	}
 
@@ -613,8 +615,8 @@ func (a *analyzer) leaveToOthers(ctx context.Context, t task, reason string) err
 	host = strings.ToValidUTF8(host, "?")
 	warning := fmt.Sprintf("The instance on %s leaves the work to the others: %s", host, reason)
 
-	a.log.Warn("dataset unavailable", "analysis", t.AnalysisID, "reason", reason)
-	_, err := execute(ctx, a.workDB, "leave analysis", query, t.AnalysisID, t.Token, a.instance, warning, maxWarnings)
+	a.core.log.Warn("dataset unavailable", "analysis", t.AnalysisID, "reason", reason)
+	_, err := execute(ctx, a.db, "leave analysis", query, t.AnalysisID, t.Token, a.instance, warning, maxWarnings)
 	return err
 }
 
@@ -637,7 +639,7 @@ func (a *analyzer) release(ctx context.Context, token string, failed bool) {
 		WHERE owner_token = $1 AND finished_at IS NULL`
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
-	execute(ctx, a.workDB, "give analysis back", query, token, failed)
+	execute(ctx, a.db, "give analysis back", query, token, failed)
 }
 
 // releaseStray gives back the analyses that this instance owns and does not work on. The database
@@ -645,7 +647,7 @@ func (a *analyzer) release(ctx context.Context, token string, failed bool) {
 // run calls it once a second, so an error does no harm.
 func (a *analyzer) releaseStray(ctx context.Context) {
 	const query = `SELECT owner_token::text AS token FROM analyses WHERE owner = $1 AND finished_at IS NULL`
-	owned, _ := collect[struct{ Token string }](ctx, a.workDB, "list analyses", query, a.instance)
+	owned, _ := collect[struct{ Token string }](ctx, a.db, "list analyses", query, a.instance)
 	for _, t := range owned {
 		if _, held := a.held.Load(t.Token); !held { // a token is held before it is in the database
 			a.release(ctx, t.Token, false)
@@ -671,7 +673,7 @@ func (t task) unexpectedlyEmpty(what string) error {
 // expected, is a failure: a share that is not mounted must not empty the catalogue. If that is
 // intended, it returns nil for a missing directory.
 func (a *analyzer) openDataset(t task, filesExpected bool) (*os.Root, error) {
-	dir, wrong := a.cfg.findDirectory(t.Path)
+	dir, wrong := a.core.cfg.findDirectory(t.Path)
 	if wrong != nil {
 		return nil, unavailable("The dataset lies outside the dataset roots of the running service.")
 	}

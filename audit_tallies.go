@@ -89,7 +89,7 @@ func (a *accounts) tallyToken(ctx context.Context, c *caller) error {
 		ID       string
 		Username string
 	}
-	t, err := collectOne[token](ctx, a.db, nil, "find refused token", query, c.credential.tokenHash)
+	t, err := collectOne[token](ctx, a.core.db, nil, "find refused token", query, c.credential.tokenHash)
 	if t.ID != "" {
 		refused := tally{
 			action:     "token.refused",
@@ -104,5 +104,5 @@ func (a *accounts) tallyToken(ctx context.Context, c *caller) error {
 
 // flushTallies stores the failures that were counted since the last time.
 func (a *accounts) flushTallies(ctx context.Context) error {
-	return a.failures.flush(ctx, a.db)
+	return a.failures.flush(ctx, a.core.db)
 }

@@ -16,7 +16,7 @@ func (a *accounts) register(w http.ResponseWriter, r *http.Request) error {
 		Email       *string `json:"email"`
 		DisplayName string  `json:"display_name"`
 	}
-	if a.cfg.registration == registrationClosed {
+	if a.core.cfg.registration == registrationClosed {
 		return forbidden(codeRegistrationClosed, "Only an administrator can create accounts here.")
 	}
 	if err := decodeJSON(r, &in); err != nil {
@@ -30,7 +30,7 @@ func (a *accounts) register(w http.ResponseWriter, r *http.Request) error {
 		status:      statusActive,
 		roles:       []string{memberRole},
 	}
-	if a.cfg.registration == registrationApproval {
+	if a.core.cfg.registration == registrationApproval {
 		n.status = statusPending
 	}
 
@@ -39,7 +39,7 @@ func (a *accounts) register(w http.ResponseWriter, r *http.Request) error {
 	v.check(n.username != "admin", "username", fieldReserved, "is the name of the first administrator")
 	err := checkPassword(
 		&v, "password", in.Password,
-		a.cfg.passwordMin, a.breached,
+		a.core.cfg.passwordMin, a.breached,
 		user{Username: n.username, Email: n.email, DisplayName: n.displayName},
 	)
 	if err != nil {
@@ -124,7 +124,7 @@ func (a *accounts) auditLoginRefusal(r *http.Request, found passwordRecord, err 
 	ctx, cancel := lastMoment(r.Context())
 	defer cancel()
 	code := map[string]any{"code": refused.code}
-	auditErr := audit(ctx, a.db, actorOf(r), "session.login_refused", target, nil, code)
+	auditErr := audit(ctx, a.core.db, actorOf(r), "session.login_refused", target, nil, code)
 	if auditErr != nil {
 		return auditErr
 	}
@@ -150,7 +150,7 @@ func (a *accounts) openSession(w http.ResponseWriter, r *http.Request, found pas
 	}
 
 	idle, longest := a.lifetimes(r)
-	sess, u, err := createSession(r.Context(), a.db, actorOf(r), found, device(r), idle, longest)
+	sess, u, err := createSession(r.Context(), a.core.db, actorOf(r), found, device(r), idle, longest)
 	if err != nil {
 		return err
 	}
@@ -177,13 +177,13 @@ func device(r *http.Request) string {
 
 // writeTokens answers with an access token and sets the refresh cookie.
 func (a *accounts) writeTokens(w http.ResponseWriter, u user, sess session) error {
-	now := a.now()
-	expires := now.Add(a.cfg.accessTTL)
+	now := a.core.now()
+	expires := now.Add(a.core.cfg.accessTTL)
 	if sess.SessionExpiresAt.Before(expires) {
 		expires = sess.SessionExpiresAt
 	}
 
-	ring := a.keys.Load()
+	ring := a.core.keys.Load()
 	access := ring.signAccessToken(u.ID, uuidText(sess.SessionID), now, expires)
 	refresh := ring.signer().signRefresh(sess.SessionID, sess.Generation)
 	left := sess.SessionExpiresAt.Sub(now)
@@ -212,12 +212,12 @@ func (a *accounts) refresh(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	// An invalid cookie stays: it may be valid once the right key file is in place.
-	id, generation, err := a.keys.Load().verifyRefresh(cookie.Value)
+	id, generation, err := a.core.keys.Load().verifyRefresh(cookie.Value)
 	if err != nil {
 		return unauthorized(codeRefreshTokenInvalid, "The refresh cookie is invalid. Sign in.")
 	}
 
-	sess, err := rotateSession(r.Context(), a.db, id, generation, actorOf(r), a.cfg)
+	sess, err := rotateSession(r.Context(), a.core.db, id, generation, actorOf(r), a.core.cfg)
 	if refusal := problemIn(err); refusal != nil && refusal.status == http.StatusUnauthorized {
 		a.setCookie(w, refreshCookieKind, "", -1) // the session has ended
 	}
@@ -225,7 +225,7 @@ func (a *accounts) refresh(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	found, err := a.users.get(r.Context(), a.db, sess.UserID, sess.accessVersions)
+	found, err := a.users.get(r.Context(), a.core.db, sess.UserID, sess.accessVersions)
 	if err != nil {
 		return err
 	}
@@ -239,13 +239,13 @@ func (a *accounts) logout(w http.ResponseWriter, r *http.Request) error {
 	// A cookie or token that is not valid names no session.
 	ids := []string{}
 	for _, cookie := range r.CookiesNamed(a.cookieName(refreshCookieKind)) {
-		id, _, err := a.keys.Load().verifyRefresh(cookie.Value)
+		id, _, err := a.core.keys.Load().verifyRefresh(cookie.Value)
 		if err == nil {
 			ids = append(ids, uuidText(id))
 		}
 	}
 	if token, ok := bearerToken(r); ok {
-		claims, err := a.keys.Load().verifyAccessToken(token, a.now(), a.cfg.sessionMax)
+		claims, err := a.core.keys.Load().verifyAccessToken(token, a.core.now(), a.core.cfg.sessionMax)
 		if err == nil {
 			ids = append(ids, claims.SessionID)
 		}
@@ -255,7 +255,7 @@ func (a *accounts) logout(w http.ResponseWriter, r *http.Request) error {
 	if len(ids) > 0 {
 		const condition = `s.id = ANY (@ids::uuid[])`
 		named := pgx.NamedArgs{"ids": ids}
-		_, err := endSessionsWhere(r.Context(), a.db, actorOf(r), "session.logout", condition, named)
+		_, err := endSessionsWhere(r.Context(), a.core.db, actorOf(r), "session.logout", condition, named)
 		if err != nil {
 			return err
 		}

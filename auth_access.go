@@ -124,7 +124,7 @@ func (a *accounts) authorize(ctx context.Context, rt route, c *caller) error {
 
 	// A refused API token may still be in the database: it has expired, or its owner is disabled.
 	// Then its use is counted for the audit log.
-	p, err := a.getPrincipal(ctx, a.db, c.credential)
+	p, err := a.getPrincipal(ctx, a.core.db, c.credential)
 	if err == errInvalidToken && !isSession {
 		if tallyErr := a.tallyToken(ctx, c); tallyErr != nil {
 			return tallyErr
@@ -137,7 +137,7 @@ func (a *accounts) authorize(ctx context.Context, rt route, c *caller) error {
 	c.slots.owner = p.user.ID
 
 	if err := a.storeUse(ctx, c); err != nil {
-		a.log.Warn("last use not stored", "id", c.requestID, "credential", p.kind, "error", err)
+		a.core.log.Warn("last use not stored", "id", c.requestID, "credential", p.kind, "error", err)
 	}
 	return rt.permit(p)
 }
@@ -149,10 +149,10 @@ func (a *accounts) storeUse(ctx context.Context, c *caller) error {
 		return nil
 	}
 	if p.kind == "token" {
-		return noteTokenUse(ctx, a.db, c.credential.tokenHash)
+		return noteTokenUse(ctx, a.core.db, c.credential.tokenHash)
 	}
 	if c.inBrowser {
-		return noteSessionUse(ctx, a.db, p.credentialID)
+		return noteSessionUse(ctx, a.core.db, p.credentialID)
 	}
 	return nil
 }
@@ -177,7 +177,7 @@ func (a *accounts) checkProxiedOrigin(r *http.Request) error {
 	for _, method := range methods {
 		proxied := r.Clone(r.Context())
 		proxied.Method = method
-		if a.origins.Check(proxied) != nil {
+		if a.core.origins.Check(proxied) != nil {
 			return errCrossOrigin
 		}
 	}
@@ -291,10 +291,10 @@ func (a *accounts) auditRefusal(rt route, r *http.Request, err error) error {
 	// A request of the class sending holds no slot of the pool. server.call releases this one.
 	auditErr := c.slots.acquirePool(ctx)
 	if auditErr == nil {
-		auditErr = audit(ctx, a.db, by, "request.refused", rt.method+" "+rt.path, nil, after)
+		auditErr = audit(ctx, a.core.db, by, "request.refused", rt.method+" "+rt.path, nil, after)
 	}
 	if auditErr != nil {
-		a.log.Error("refusal not audited", "id", c.requestID, "error", auditErr)
+		a.core.log.Error("refusal not audited", "id", c.requestID, "error", auditErr)
 	}
 	return err
 }

@@ -48,13 +48,13 @@ type tokenRequest struct {
 // createOwnToken answers POST /api/v1/auth/tokens. Only this response shows the secret. It needs
 // the password and the second factor: the token outlives the session by up to a year.
 func (a *accounts) createOwnToken(w http.ResponseWriter, r *http.Request, in tokenRequest) error {
-	known, err := knownPermissions(r.Context(), a.db)
+	known, err := knownPermissions(r.Context(), a.core.db)
 	if err != nil {
 		return err
 	}
 
 	var v invalid
-	now := a.now()
+	now := a.core.now()
 	expires := now.Add(defaultTokenTTL)
 	if at := v.time("expires_at", in.ExpiresAt); at != nil {
 		expires = *at
@@ -95,7 +95,7 @@ type createdToken struct {
 // endOwnTokens answers DELETE /api/v1/auth/tokens, and DELETE /api/v1/auth/tokens/{id} for only
 // that token.
 func (a *accounts) endOwnTokens(w http.ResponseWriter, r *http.Request) error {
-	err := deleteAPITokens(r.Context(), a.db, actorOf(r), principalOf(r).user, pathUUID(r, "id"))
+	err := deleteAPITokens(r.Context(), a.core.db, actorOf(r), principalOf(r).user, pathUUID(r, "id"))
 	return writeDone(w, err)
 }
 

@@ -28,12 +28,12 @@ func (a *accounts) checkCredentials(
 	otp string,
 ) (found passwordRecord, err error) {
 	ctx := r.Context()
-	found, err = findPasswordRecord(ctx, a.db, login)
+	found, err = findPasswordRecord(ctx, a.core.db, login)
 	if err != nil {
 		return found, err
 	}
 
-	if proof != nil && !a.keys.Load().verifyProof(*proof, found, a.now()) {
+	if proof != nil && !a.core.keys.Load().verifyProof(*proof, found, a.core.now()) {
 		return found, errSignInAgain
 	}
 
@@ -77,10 +77,10 @@ func (a *accounts) rehash(r *http.Request, found passwordRecord, password string
 
 	hash, err := a.hasher.hash(ctx, password)
 	if err == nil {
-		_, err = a.db.Exec(ctx, query, found.ID, *found.PasswordHash, hash)
+		_, err = a.core.db.Exec(ctx, query, found.ID, *found.PasswordHash, hash)
 	}
 	if err != nil {
-		a.log.Warn("password kept under weaker parameters", "id", callerOf(r).requestID, "error", err)
+		a.core.log.Warn("password kept under weaker parameters", "id", callerOf(r).requestID, "error", err)
 	}
 }
 
@@ -167,7 +167,7 @@ func checkPassword(
 func (a *accounts) checkNewPassword(password string, u user) error {
 	return checkPassword(
 		&invalid{}, "new_password", password,
-		a.cfg.passwordMin, a.breached, u,
+		a.core.cfg.passwordMin, a.breached, u,
 	)
 }
 
@@ -226,7 +226,7 @@ func (a *accounts) resetPassword(w http.ResponseWriter, r *http.Request, in pass
 	ctx := r.Context()
 
 	// Read before hashing, so that guessing a token costs no hash. It is used up below.
-	u, err := getUserByPasswordToken(ctx, a.db, in.Token)
+	u, err := getUserByPasswordToken(ctx, a.core.db, in.Token)
 	if problemIn(err) != nil {
 		refused := tally{
 			action:  "password_token.refused",
@@ -256,7 +256,7 @@ func (a *accounts) resetPassword(w http.ResponseWriter, r *http.Request, in pass
 		if err := setPassword(ctx, tx, actorOf(r), "password.reset", u, 0, hash); err != nil {
 			return err
 		}
-		if err := resetThrottles(ctx, tx, a.keys.Load(), u); err != nil {
+		if err := resetThrottles(ctx, tx, a.core.keys.Load(), u); err != nil {
 			return err
 		}
 		_, err := execute(ctx, tx, "forget known networks", forget, u.ID, callerOf(r).network())
@@ -271,9 +271,9 @@ func (a *accounts) resetPassword(w http.ResponseWriter, r *http.Request, in pass
 
 	// The token in the first administrator's file is void now.
 	if u.Username == "admin" {
-		err := removeIfThere(a.cfg.firstAdminFile())
+		err := removeIfThere(a.core.cfg.firstAdminFile())
 		if err != nil {
-			a.log.Warn("used token file not removed", "error", err)
+			a.core.log.Warn("used token file not removed", "error", err)
 		}
 	}
 

@@ -58,7 +58,7 @@ func (a *accounts) listOwnTokens(w http.ResponseWriter, r *http.Request) error {
 // writeAPITokens answers with a user's unexpired API tokens in the order of their names.
 func (a *accounts) writeAPITokens(w http.ResponseWriter, r *http.Request, userID string) error {
 	list := func(after []string, limit int) ([]apiToken, error) {
-		return listAPITokens(r.Context(), a.db, userID, after[0], limit)
+		return listAPITokens(r.Context(), a.core.db, userID, after[0], limit)
 	}
 	key := func(t apiToken) []string { return []string{t.Name} }
 	return writeList(a.core, w, r, []string{""}, list, key)
@@ -123,7 +123,7 @@ func (a *accounts) ofUser(write func(http.ResponseWriter, *http.Request, string)
 func (a *accounts) listRoles(w http.ResponseWriter, r *http.Request) error {
 	list := func(after []string, limit int) ([]role, error) {
 		only := optional(r.URL.Query(), "name")
-		return listRoles(r.Context(), a.db, only, after[0], limit)
+		return listRoles(r.Context(), a.core.db, only, after[0], limit)
 	}
 	key := func(r role) []string { return []string{r.Name} }
 	return writeList(a.core, w, r, []string{""}, list, key)
@@ -156,7 +156,7 @@ func (a *accounts) listPermissions(w http.ResponseWriter, r *http.Request) error
 			true AS declared
 		FROM declared_permissions
 		ORDER BY name`
-	declared, err := collect[permissionView](r.Context(), a.db, "list permissions", query)
+	declared, err := collect[permissionView](r.Context(), a.core.db, "list permissions", query)
 	if err != nil {
 		return err
 	}

@@ -112,7 +112,7 @@ const (
 // prefix __Host- makes browsers insist on Secure, Path=/ and no Domain (RFC 6265bis, section
 // 4.1.3.2), so that no other host of the domain can set one.
 func (a *accounts) cookieName(kind string) string {
-	if a.cfg.cookieInsecure {
+	if a.core.cfg.cookieInsecure {
 		return "cairn_" + kind
 	}
 	return "__Host-cairn_" + kind
@@ -127,7 +127,7 @@ func (a *accounts) setCookie(w http.ResponseWriter, kind, value string, maxAge i
 		Value:    value,
 		Path:     "/",
 		MaxAge:   maxAge,
-		Secure:   !a.cfg.cookieInsecure,
+		Secure:   !a.core.cfg.cookieInsecure,
 		HttpOnly: true,
 		SameSite: http.SameSiteStrictMode,
 	}
@@ -161,7 +161,7 @@ func (a *accounts) headerCredential(r *http.Request, onPage bool) (c credential,
 	case strings.HasPrefix(token, apiTokenPrefix):
 		c.tokenHash, err = hashAPIToken(token)
 	case isBearer:
-		c.tokenClaims, err = a.keys.Load().verifyAccessToken(token, a.now(), a.cfg.sessionMax)
+		c.tokenClaims, err = a.core.keys.Load().verifyAccessToken(token, a.core.now(), a.core.cfg.sessionMax)
 	default: // only an API token may be given as Basic
 		err = errToken
 	}
@@ -255,7 +255,7 @@ func (a *accounts) readSessionCookie(r *http.Request) (credential, error) {
 		return credential{}, errNotSignedIn
 	}
 
-	c, err := a.keys.Load().verifySessionCookie(cookie.Value, a.now())
+	c, err := a.core.keys.Load().verifySessionCookie(cookie.Value, a.core.now())
 	if err != nil {
 		return credential{}, errInvalidToken
 	}

@@ -34,7 +34,7 @@ func (a *accounts) endOwnSessions(w http.ResponseWriter, r *http.Request) error 
 	by := actorOf(r)
 	p := principalOf(r)
 	id := pathUUID(r, "id")
-	return writeDone(w, inTransaction(ctx, a.db, func(tx pgx.Tx) error {
+	return writeDone(w, inTransaction(ctx, a.core.db, func(tx pgx.Tx) error {
 		if id == "" {
 			return endSessionsExcept(ctx, tx, by, p.user.ID, p.credentialID)
 		}
@@ -354,17 +354,17 @@ const (
 // loginForm has set inBrowser for a login on a page.
 func (a *accounts) lifetimes(r *http.Request) (idle, longest time.Duration) {
 	if callerOf(r).inBrowser {
-		longest = min(a.cfg.sessionMax, browserMax)
+		longest = min(a.core.cfg.sessionMax, browserMax)
 		return min(longest, browserIdle), longest
 	}
-	return a.cfg.refreshTTL, a.cfg.sessionMax
+	return a.core.cfg.refreshTTL, a.core.cfg.sessionMax
 }
 
 // writeSessionCookie sets the session cookie after a login on a page.
 func (a *accounts) writeSessionCookie(w http.ResponseWriter, r *http.Request, u user, sess session) {
 	_, longest := a.lifetimes(r)
-	signer := a.keys.Load().signer()
-	expires := a.now().Add(longest)
+	signer := a.core.keys.Load().signer()
+	expires := a.core.now().Add(longest)
 	cookie := signer.signSessionCookie(uuidText(sess.SessionID), u.ID, expires)
 	a.setCookie(w, sessionCookieKind, cookie, int(longest/time.Second))
 }
@@ -377,7 +377,7 @@ func (a *accounts) endBrowserSession(r *http.Request) error {
 	}
 
 	named := pgx.NamedArgs{"id": c.SessionID}
-	_, err = endSessionsWhere(r.Context(), a.db, actorOf(r), "session.logout", `s.id = @id`, named)
+	_, err = endSessionsWhere(r.Context(), a.core.db, actorOf(r), "session.logout", `s.id = @id`, named)
 	return err
 }
 

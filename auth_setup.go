@@ -32,7 +32,7 @@ func (a *accounts) ensureAdministrator(ctx context.Context) error {
 		FROM users u
 		WHERE u.username = 'admin'`
 
-	file := a.cfg.firstAdminFile()
+	file := a.core.cfg.firstAdminFile()
 	isWritten := false
 	err := a.queueAccessChange(ctx, func(tx pgx.Tx) error {
 		exists, err := administratorExists(ctx, tx)
@@ -61,7 +61,7 @@ func (a *accounts) ensureAdministrator(ctx context.Context) error {
 				return err
 			}
 		case u.Status != statusActive || !slices.Contains(u.Roles, adminRole):
-			a.log.Warn(nobodyCanSignIn)
+			a.core.log.Warn(nobodyCanSignIn)
 			return nil
 		case found.TokenWaits:
 			a.logWaitingToken(file)
@@ -92,13 +92,13 @@ func (a *accounts) ensureAdministrator(ctx context.Context) error {
 	})
 
 	if err == nil && isWritten {
-		a.log.Info("the user admin has no password yet: set one with the token in the file",
-			"file", file, "page", a.cfg.baseURL+"/set-password")
+		a.core.log.Info("the user admin has no password yet: set one with the token in the file",
+			"file", file, "page", a.core.cfg.baseURL+"/set-password")
 	}
 
 	// The name is retired: admin was deleted or renamed.
 	if refusal := problemIn(err); refusal != nil && refusal.code == codeUsernameTaken {
-		a.log.Warn(nobodyCanSignIn, "error", refusal.code)
+		a.core.log.Warn(nobodyCanSignIn, "error", refusal.code)
 		return nil
 	}
 
@@ -112,7 +112,7 @@ func (a *accounts) logWaitingToken(file string) {
 	if _, err := os.Lstat(file); err == nil {
 		where = slog.String("file", file)
 	}
-	a.log.Info("the user admin has no password yet: use the token in the file of the first start, "+
+	a.core.log.Info("the user admin has no password yet: use the token in the file of the first start, "+
 		"or make another administrator with: cairn user create NAME --role admin", where)
 }
 
@@ -122,7 +122,7 @@ func (a *accounts) logWaitingToken(file string) {
 func (a *accounts) withdrawFirstAdminToken(ctx context.Context, tx pgx.Tx) error {
 	const void = `DELETE FROM password_tokens WHERE token_hash = $1`
 
-	token, err := os.ReadFile(a.cfg.firstAdminFile())
+	token, err := os.ReadFile(a.core.cfg.firstAdminFile())
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
@@ -134,7 +134,7 @@ func (a *accounts) withdrawFirstAdminToken(ctx context.Context, tx pgx.Tx) error
 	if _, err := execute(ctx, tx, "void the first administrator's token", void, hash); err != nil {
 		return err
 	}
-	return removeIfThere(a.cfg.firstAdminFile())
+	return removeIfThere(a.core.cfg.firstAdminFile())
 }
 
 // removeIfThere removes a file, which may be gone already.

@@ -65,12 +65,12 @@ func (a *accounts) newGuess(ctx context.Context, userID, login string, address n
 				WHERE user_id = nullif($3, '')::uuid AND network = $2 AND expires_at > now()
 			) AS is_known`
 
-	subjects := a.keys.Load().loginSubjects(login)
+	subjects := a.core.keys.Load().loginSubjects(login)
 	network := clientNetwork(address).String()
 	found, err := collectOne[struct {
 		Account string
 		IsKnown bool
-	}](ctx, a.db, nil, "look for counts", query, subjects, network, userID)
+	}](ctx, a.core.db, nil, "look for counts", query, subjects, network, userID)
 	if err != nil {
 		return attempt{}, err
 	}
@@ -284,9 +284,9 @@ func (a *accounts) noteSuccess(ctx context.Context, counted attempt) {
 func (a *accounts) sendThrottles(ctx context.Context, batch *pgx.Batch) {
 	ctx, cancel := lastMoment(ctx)
 	defer cancel()
-	err := inTransaction(ctx, a.db, func(tx pgx.Tx) error { return tx.SendBatch(ctx, batch).Close() })
+	err := inTransaction(ctx, a.core.db, func(tx pgx.Tx) error { return tx.SendBatch(ctx, batch).Close() })
 	if err != nil {
-		a.log.Warn("attempt stays counted", "error", err)
+		a.core.log.Warn("attempt stays counted", "error", err)
 	}
 }
 
@@ -349,7 +349,7 @@ var (
 // would have to wait. Instances do so independently: with three of them, three attempts may be
 // counted at a time.
 func (a *accounts) throttledHash(ctx context.Context, counted attempt, work func() (isSuccess bool, err error)) error {
-	if err := counted.checkWait(ctx, a.db); err != nil {
+	if err := counted.checkWait(ctx, a.core.db); err != nil {
 		return err
 	}
 
@@ -365,7 +365,7 @@ func (a *accounts) throttledHash(ctx context.Context, counted attempt, work func
 	}
 	defer leaveHasher()
 
-	if err := counted.count(ctx, a.db); err != nil {
+	if err := counted.count(ctx, a.core.db); err != nil {
 		return err
 	}
 

@@ -67,7 +67,7 @@ func (a *accounts) useTOTP(ctx context.Context, q querier, userID, code string) 
 		return false, err
 	}
 
-	ring := a.keys.Load()
+	ring := a.core.keys.Load()
 	k, isKnown := ring.find(found.KID)
 	if !isKnown {
 		return false, &problem{
@@ -83,7 +83,7 @@ func (a *accounts) useTOTP(ctx context.Context, q querier, userID, code string) 
 		return false, fmt.Errorf("decrypt TOTP secret: %w", err)
 	}
 
-	step, isRight := totpStep(secret, code, a.now())
+	step, isRight := totpStep(secret, code, a.core.now())
 	if !isRight {
 		return false, nil
 	}
@@ -172,9 +172,9 @@ func (a *accounts) checkSecondFactor(r *http.Request, u user, otp string) error 
 	var isRight bool
 	var err error
 	if len(code) == 6 {
-		isRight, err = a.useTOTP(r.Context(), a.db, u.ID, code)
+		isRight, err = a.useTOTP(r.Context(), a.core.db, u.ID, code)
 	} else {
-		isRight, err = useRecoveryCode(r.Context(), a.db, actorOf(r), u, code)
+		isRight, err = useRecoveryCode(r.Context(), a.core.db, actorOf(r), u, code)
 	}
 	if err == nil && !isRight {
 		err = errLoginCodeWrong
@@ -213,7 +213,7 @@ func (a *accounts) createTOTP(w http.ResponseWriter, r *http.Request, in totpReq
 		return err
 	}
 
-	k := a.keys.Load().signer()
+	k := a.core.keys.Load().signer()
 	random := make([]byte, 20)
 	rand.Read(random) // never fails (crypto/rand)
 	secret := base32.StdEncoding.EncodeToString(random)
@@ -284,7 +284,7 @@ func (a *accounts) enableTOTP(w http.ResponseWriter, r *http.Request, in totpCon
 	if err != nil {
 		return err
 	}
-	if err := guess.count(r.Context(), a.db); err != nil {
+	if err := guess.count(r.Context(), a.core.db); err != nil {
 		return err
 	}
 

@@ -97,8 +97,8 @@ func calls(route, fields, line string) action {
 func (o invocation) newCall(ctx context.Context) (*server, *http.Request) {
 	// The key signs only the cursors of lists, which end with the command.
 	keys, _ := parseKeys([]byte(newKeyLine())) // the line is well-formed
-	core := newCore(o.cfg, o.log, o.database, keys, defaultOptions().tuning)
-	s := newServer(core, nil, nil, nil)
+	tuning := defaultOptions().tuning
+	s := newServer(newCore(o.cfg, o.log, o.database, keys, tuning), tuning, nil, nil, nil)
 
 	r := &http.Request{URL: &url.URL{}}
 	c := s.newCaller(r)

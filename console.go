@@ -23,13 +23,18 @@ import (
 
 // console is the component of the web pages.
 type console struct {
-	*core
+	core     *core
 	accounts *accounts
 	pages    *template.Template
 
 	// call calls a route of the API for the page that r asks for: see server.callAPI. It is set
 	// once the route table is built.
 	call func(r *http.Request, route, query string, body map[string]any) ([]byte, error)
+}
+
+// newConsole returns the console. Its call is not set yet.
+func newConsole(core *core, accounts *accounts) *console {
+	return &console{core: core, accounts: accounts, pages: parsePages(core.cfg.passwordMin)}
 }
 
 // consoleFiles holds the templates, the style sheet and the script of the pages.
@@ -196,7 +201,7 @@ func (c *console) readPageFor(r *http.Request, row pageRow) (*page, error) {
 	badge := &apiReader{console: c, r: r}
 	p.Unread = get[unread](badge, "/api/v1/inbox/unread-count", "").Unread
 	if badge.err != nil {
-		c.log.Warn("unread messages not counted",
+		c.core.log.Warn("unread messages not counted",
 			"id", callerOf(r).requestID,
 			"error", badge.err)
 	}
@@ -261,7 +266,7 @@ func (c *console) writeErrorPage(w *responseWriter, r *http.Request, p *page, wr
 	// After an error, nothing has been written yet.
 	err := c.writePage(w, wrong.status, p)
 	if err != nil {
-		c.log.Error("error page not written",
+		c.core.log.Error("error page not written",
 			"id", w.requestID,
 			"error", err)
 
@@ -559,12 +564,12 @@ func (c *console) browserURL(r *http.Request) string {
 	isProxied := r.Header.Get("X-Forwarded-For") != ""
 
 	switch {
-	case c.cfg.baseURL == "" && strings.HasPrefix(origin, "http"):
+	case c.core.cfg.baseURL == "" && strings.HasPrefix(origin, "http"):
 		return origin
-	case c.cfg.baseURL == "" && isProxied:
+	case c.core.cfg.baseURL == "" && isProxied:
 		return ""
 	default:
-		return c.baseURL(r)
+		return c.core.baseURL(r)
 	}
 }
 

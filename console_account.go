@@ -17,7 +17,7 @@ func (c *console) homePage(api *apiReader) any {
 			count(*) AS total
 		FROM users`
 
-	data := map[string]any{"Registration": c.cfg.registration != registrationClosed}
+	data := map[string]any{"Registration": c.core.cfg.registration != registrationClosed}
 	reader := principalOf(api.r)
 	if reader == nil {
 		return data
@@ -38,7 +38,7 @@ func (c *console) homePage(api *apiReader) any {
 
 	if reader.holds(userManage) && api.err == nil {
 		data["Users"], api.err = collectOne[struct{ Pending, Total int64 }](
-			api.r.Context(), c.db, nil, "count users", countUsers)
+			api.r.Context(), c.core.db, nil, "count users", countUsers)
 	}
 
 	return data
@@ -68,7 +68,7 @@ func (api *apiReader) addAnalyses(datasets []datasetItem) (list []datasetDetails
 		list = append(list, datasetDetails{dataset: d.dataset, Report: d.Report})
 	}
 
-	newest, err := collect[analysis](api.r.Context(), api.console.db,
+	newest, err := collect[analysis](api.r.Context(), api.console.core.db,
 		"list newest analyses", query, ids)
 	api.err = err
 	for i := range newest {
@@ -80,7 +80,7 @@ func (api *apiReader) addAnalyses(datasets []datasetItem) (list []datasetDetails
 
 // registerPage returns the data of the page on which people create an account.
 func (c *console) registerPage(*apiReader) any {
-	return c.cfg.registration != registrationClosed
+	return c.core.cfg.registration != registrationClosed
 }
 
 // inboxPage returns the data of a page of the reader's messages.
@@ -90,7 +90,7 @@ func (c *console) inboxPage(api *apiReader) any {
 
 // accountPage returns the data of the page about the reader's own account.
 func (c *console) accountPage(api *apiReader) any {
-	expires := c.now().Add(defaultTokenTTL)
+	expires := c.core.now().Add(defaultTokenTTL)
 
 	return map[string]any{
 		"Sessions": getAll[sessionView](api, "/api/v1/auth/sessions"),
@@ -112,12 +112,12 @@ func (c *console) loginPage(api *apiReader) any {
 
 	// An error hides only the line for the first administrator.
 	var isNew bool
-	api.console.db.QueryRow(api.r.Context(), query).Scan(&isNew)
+	api.console.core.db.QueryRow(api.r.Context(), query).Scan(&isNew)
 
 	return map[string]any{
-		"Next":         safeNext(api.r.URL.Query().Get("next"), c.cfg.baseURL),
+		"Next":         safeNext(api.r.URL.Query().Get("next"), c.core.cfg.baseURL),
 		"IsNew":        isNew,
-		"Registration": c.cfg.registration != registrationClosed,
-		"Approval":     c.cfg.registration == registrationApproval,
+		"Registration": c.core.cfg.registration != registrationClosed,
+		"Approval":     c.core.cfg.registration == registrationApproval,
 	}
 }

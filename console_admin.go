@@ -79,12 +79,12 @@ func (c *console) previewMessage(w http.ResponseWriter, r *http.Request) error {
 
 	// A role that does not exist is refused.
 	formPage := pageAt(c, "/messages/new") // it shows a message that exists, too
-	if _, err := rolePermissions(ctx, c.db, roles); err != nil {
+	if _, err := rolePermissions(ctx, c.core.db, roles); err != nil {
 		return c.refuse(w, r, f, formPage, err)
 	}
 
 	id := pathID(r, "id") // 0: a new announcement
-	found, err := collectOne[audience](ctx, c.db, nil, "preview audience", query,
+	found, err := collectOne[audience](ctx, c.core.db, nil, "preview audience", query,
 		id, isAll, roles, f.Has("include_new_users"))
 	if err != nil {
 		return err
@@ -104,7 +104,7 @@ func (api *apiReader) roleNames() (names []string) {
 		FROM roles`
 
 	if api.err == nil {
-		names, api.err = scalar[[]string](api.r.Context(), api.console.db, "list role names", query)
+		names, api.err = scalar[[]string](api.r.Context(), api.console.core.db, "list role names", query)
 	}
 	return names
 }

@@ -14,7 +14,7 @@ import (
 // datasetsPage returns the data of a page of the list of datasets. Only those who may register one
 // see the roots.
 func (c *console) datasetsPage(api *apiReader) any {
-	roots := c.cfg.datasetRoots
+	roots := c.core.cfg.datasetRoots
 
 	return map[string]any{
 		"List":  api.addAnalyses(getPage[datasetItem](api, "/api/v1/datasets")),
@@ -135,7 +135,7 @@ func (d *datasetData) addMap(api *apiReader) {
 	query := api.r.URL.Query()
 
 	box := boxOf(d.BBox)
-	whole, err := storedPicture(api.r.Context(), api.console.db, d.dataset, false)
+	whole, err := storedPicture(api.r.Context(), api.console.core.db, d.dataset, false)
 	if err != nil {
 		api.err = err
 		return
@@ -264,7 +264,7 @@ func (c *console) filePage(api *apiReader) any {
 		fileDetails: file,
 		Dataset:     d,
 		Content:     content,
-		URL:         c.baseURL(api.r) + content,
+		URL:         c.core.baseURL(api.r) + content,
 		Packed: map[string]string{
 			".zip": "/vsizip/",
 			".gz":  "/vsigzip/",

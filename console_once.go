@@ -62,7 +62,7 @@ func (c *console) doOnce(r *http.Request, f url.Values, do func() (formAnswer, e
 	}
 
 	for {
-		stored, isFirst, err := sent.begin(r.Context(), c.db)
+		stored, isFirst, err := sent.begin(r.Context(), c.core.db)
 		if err != nil {
 			return formAnswer{}, err
 		}
@@ -80,7 +80,7 @@ func (c *console) doOnce(r *http.Request, f url.Values, do func() (formAnswer, e
 	// The action is done, or was refused, whether or not that can be stored.
 	answer, err := do()
 	if noteErr := c.storeAnswer(r, sent, answer, err == nil); noteErr != nil {
-		c.log.Warn("answer to a form not stored", "id", callerOf(r).requestID, "error", noteErr)
+		c.core.log.Warn("answer to a form not stored", "id", callerOf(r).requestID, "error", noteErr)
 	}
 	return answer, err
 }
@@ -160,7 +160,7 @@ func (c *console) storeAnswer(r *http.Request, f *sentForm, answer formAnswer, i
 		lasts = -time.Second
 	}
 	text, _ := encodeJSON(answer) // text and lists of text: there is no error
-	_, err := execute(ctx, c.db, "store the answer to a form", query,
+	_, err := execute(ctx, c.core.db, "store the answer to a form", query,
 		f.id, f.cipher.Seal(nil, nil, text, nil), lasts)
 	return err
 }
@@ -213,7 +213,7 @@ func (c *console) keepForm(rt route, w *responseWriter, r *http.Request, err err
 // page in the field "next". If the login page has kept a form, a page shows it with a button that
 // sends it. It is not sent by itself, because the sender of the form may have been somebody else.
 func (c *console) afterSignIn(w http.ResponseWriter, r *http.Request, f url.Values, username string) error {
-	next := safeNext(f.Get("next"), c.cfg.baseURL)
+	next := safeNext(f.Get("next"), c.core.cfg.baseURL)
 	kept := url.Values{}
 	json.Unmarshal([]byte(f.Get("form")), &kept) // with an error, the form lacks fields
 	if len(kept) == 0 {

@@ -17,7 +17,7 @@ func (api *apiReader) recognize() {
 		return
 	}
 
-	p, err := accounts.getPrincipal(api.r.Context(), api.console.db, credential)
+	p, err := accounts.getPrincipal(api.r.Context(), api.console.core.db, credential)
 	if err == errInvalidToken {
 		return
 	}
@@ -89,8 +89,8 @@ func (c *console) loginForm(w http.ResponseWriter, r *http.Request) error {
 
 	// The password is right, and the code is missing: show a form that asks for it.
 	c.accounts.rehash(r, found, password)
-	end := c.now().Add(codeWait).Unix()
-	signer := c.keys.Load().signer()
+	end := c.core.now().Add(codeWait).Unix()
+	signer := c.core.keys.Load().signer()
 	f["proof"] = []string{signer.passwordProof(found, end)}
 
 	show := c.show(login, func(p *page) { p.addForm(r, f) })

@@ -10,17 +10,17 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// core is what all components share: settings, database, keys, clock, log and limits. A component
-// embeds it. The fields above the blank line are set before the service starts to serve, and not
-// assigned after that.
+// core is what all components share: settings, database, keys, clock, log and limits. Its fields
+// above the blank line are set before the service starts to serve, and not assigned after that.
 type core struct {
 	cfg      config
 	log      *slog.Logger
 	database *database
-	db       *pgxpool.Pool // the database's pool, for all requests
-	tuning
-	isHTTPS  bool            // the service has a certificate
-	stopping context.Context // ends when the service is told to stop
+	db       *pgxpool.Pool    // the database's pool, for all requests
+	now      func() time.Time // the clock
+	patience time.Duration    // how long the file system may take to answer
+	isHTTPS  bool             // the service has a certificate
+	stopping context.Context  // ends when the service is told to stop
 	origins  *http.CrossOriginProtection
 	limits   *limits
 	zip      func([]byte) []byte // compresses a text
@@ -47,7 +47,8 @@ func newCore(cfg config, log *slog.Logger, d *database, keys *keyring, tuning tu
 		log:      log,
 		database: d,
 		db:       d.pool,
-		tuning:   tuning,
+		now:      tuning.now,
+		patience: tuning.patience,
 		origins:  http.NewCrossOriginProtection(),
 		limits:   newLimits(int(d.pool.Config().MaxConns)),
 		zip:      newZip(),

@@ -40,7 +40,7 @@ func (c *catalogue) datasetOf(r *http.Request, id int64) (dataset, error) {
 
 	find := func(ctx context.Context) (dataset, error) {
 		missing := notFound("dataset", id)
-		return oneDataset(ctx, c.db, missing, "get dataset", query, sightOf(actorOf(r)), id)
+		return oneDataset(ctx, c.core.db, missing, "get dataset", query, sightOf(actorOf(r)), id)
 	}
 
 	who := callerOf(r)
@@ -103,7 +103,7 @@ func (c *catalogue) selectVisible(r *http.Request, f *fileFilter) (d dataset, er
 	found, err := collectOne[struct {
 		Visible  []int64
 		Surveyed []int64
-	}](r.Context(), c.db, nil, "list visible datasets", query, args...)
+	}](r.Context(), c.core.db, nil, "list visible datasets", query, args...)
 
 	f.datasets = found.Visible
 	f.surveyed = found.Surveyed
@@ -118,7 +118,7 @@ type datasetChange func(tx pgx.Tx, d dataset) (before, after any, err error)
 
 // changeDataset is the function changeDataset for the dataset in the path of a request.
 func (c *catalogue) changeDataset(r *http.Request, action string, do datasetChange) error {
-	return changeDataset(r.Context(), c.db, actorOf(r), pathID(r, "id"), action, do)
+	return changeDataset(r.Context(), c.core.db, actorOf(r), pathID(r, "id"), action, do)
 }
 
 // changeDataset runs do in a transaction that has locked the dataset, and writes an audit row with

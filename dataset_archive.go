@@ -22,7 +22,7 @@ func (c *catalogue) getArchive(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	total, err := countFiles(r.Context(), c.db, f)
+	total, err := countFiles(r.Context(), c.core.db, f)
 	if err != nil {
 		return err
 	}
@@ -122,7 +122,7 @@ func (c *catalogue) getURLs(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	base := c.baseURL(r)
+	base := c.core.baseURL(r)
 	return writeStream(w, r, "text/plain; charset=utf-8", func(out io.Writer) error {
 		return c.eachFile(r, f, func(file datasetFile) error {
 			_, err := fmt.Fprintln(out, base+dataPath(d.ID, file.Path))

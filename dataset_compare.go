@@ -103,7 +103,7 @@ func (c *catalogue) getComparison(w http.ResponseWriter, r *http.Request) error 
 	return writeStream(w, r, contentType, func(out io.Writer) error {
 		ctx, cancel := context.WithCancel(r.Context())
 		defer cancel()
-		defer context.AfterFunc(c.stopping, cancel)()
+		defer context.AfterFunc(c.core.stopping, cancel)()
 		return compared.write(ctx, out, isText)
 	})
 }
@@ -155,7 +155,7 @@ func (cell comparedCell) String() string {
 // the same content, in the order of CRSs, rows and columns. While it reads files, it holds no
 // connection to the database.
 func (c *comparison) each(ctx context.Context, emit func(comparedCell) error) error {
-	db := c.catalogue.db
+	db := c.catalogue.core.db
 	var pairs []filePair
 	err := c.query(func(ctx context.Context) (err error) {
 		pairs, err = inSnapshot(ctx, db, c.findPairs)

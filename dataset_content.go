@@ -58,7 +58,7 @@ func (c *catalogue) getContent(w http.ResponseWriter, r *http.Request) error {
 		}
 
 		m, err = collectOne[ElevationDatasetFileMeta](
-			ctx, c.db, d.missingPart("file", r.PathValue("path")), "get file",
+			ctx, c.core.db, d.missingPart("file", r.PathValue("path")), "get file",
 			query, d.ID, path,
 		)
 		return err
@@ -80,7 +80,7 @@ func (c *catalogue) getContent(w http.ResponseWriter, r *http.Request) error {
 	h.Set("ETag", entityTag(fmt.Append(nil, f.Size, f.Modified, f.Changed)))
 
 	// Last-Modified must not lie in the future (RFC 9110, section 8.8.2.1).
-	modified := time.Unix(0, min(f.Modified, c.now().UnixNano()))
+	modified := time.Unix(0, min(f.Modified, c.core.now().UnixNano()))
 	err = serveContent(w, r, modified, io.NewSectionReader(f, 0, f.Size))
 	return cmp.Or(f.err, err)
 }
@@ -158,7 +158,7 @@ func (f *content) closeLater() {
 // open opens the file. Anything but a regular file of the dataset is a 404. Another error is that
 // of fileUnavailable.
 func (f *content) open() error {
-	dir, wrong := f.catalogue.cfg.findDirectory(f.directory)
+	dir, wrong := f.catalogue.core.cfg.findDirectory(f.directory)
 	if wrong != nil {
 		return notFound("file", f.path)
 	}
@@ -228,7 +228,7 @@ func (c *catalogue) askFileSystem(
 	ask func() error,
 	drop func(),
 ) error {
-	limited, cancel := context.WithTimeout(ctx, c.patience)
+	limited, cancel := context.WithTimeout(ctx, c.core.patience)
 	defer cancel()
 
 	leave, err := c.fileCalls.acquire(limited, directory)

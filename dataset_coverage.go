@@ -99,7 +99,7 @@ func (c *catalogue) getCoverage(w http.ResponseWriter, r *http.Request) error {
 
 	var drawn *coverage
 	if f.box == nil {
-		drawn, err = storedPicture(r.Context(), c.db, d, by == "status")
+		drawn, err = storedPicture(r.Context(), c.core.db, d, by == "status")
 	}
 	if err == nil && drawn == nil {
 		drawn, err = c.drawView(r, d, by == "status", f.box)
@@ -158,7 +158,7 @@ func (c *catalogue) drawView(
 		drawn.byStatus = byStatus
 		return drawn, drawn.draw(ctx, q, grids)
 	}
-	return inSnapshot(r.Context(), c.db, draw)
+	return inSnapshot(r.Context(), c.core.db, draw)
 }
 
 // frameCoverage returns the picture of a dataset, or of a part of it, without its layers.

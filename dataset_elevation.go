@@ -177,12 +177,12 @@ func (c *catalogue) elevations(r *http.Request, in elevationRequest) (found []el
 			North: point[1],
 		}
 
-		files[i], _, err = findFiles(r.Context(), c.db, f, firstFile(), maxHeightFiles)
+		files[i], _, err = findFiles(r.Context(), c.core.db, f, firstFile(), maxHeightFiles)
 		if err != nil {
 			return nil, err
 		}
 	}
-	datasets, err := datasetsOf(r.Context(), c.db, slices.Concat(files...))
+	datasets, err := datasetsOf(r.Context(), c.core.db, slices.Concat(files...))
 	if err != nil {
 		return nil, err
 	}
@@ -202,7 +202,7 @@ func (c *catalogue) elevations(r *http.Request, in elevationRequest) (found []el
 		}
 
 		for id, file := range asked {
-			if err := shareCore(r.Context(), c.db); err != nil {
+			if err := shareCore(r.Context(), c.core.db); err != nil {
 				return nil, err
 			}
 			err := c.addHeights(r.Context(), datasets[file.DatasetID].Path, file, points[id], way)
@@ -305,7 +305,7 @@ func (c *catalogue) readHeightsAt(
 	points []heightPoint,
 	way interpolation,
 ) error {
-	dir, wrong := c.cfg.findDirectory(directory)
+	dir, wrong := c.core.cfg.findDirectory(directory)
 	if wrong != nil {
 		return errors.New("the directory is not below a root any more")
 	}
@@ -314,7 +314,7 @@ func (c *catalogue) readHeightsAt(
 		return err
 	}
 
-	reader := &fileReader{root: root, now: c.now}
+	reader := &fileReader{root: root, now: c.core.now}
 	defer reader.close()
 	reader.opened = func(m *extent) {
 		isSame := m.Width != nil && m.Height != nil && *m.Width == *file.Width && *m.Height == *file.Height

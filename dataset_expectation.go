@@ -44,7 +44,7 @@ func (a *analyzer) getExpectation(w http.ResponseWriter, r *http.Request) error 
 	if err != nil {
 		return err
 	}
-	found, err := readExpectation(r.Context(), a.db, d.ID)
+	found, err := readExpectation(r.Context(), a.core.db, d.ID)
 	return writeEntity(w, found, "", err)
 }
 
@@ -63,7 +63,7 @@ func (a *analyzer) updateExpectation(w http.ResponseWriter, r *http.Request) err
 	decode := func(e *expectation) error {
 		return decodeJSON(r, e) // fields that are left out keep their values
 	}
-	after, _, err := changeExpectation(r.Context(), a.db, actorOf(r), pathID(r, "id"), decode)
+	after, _, err := changeExpectation(r.Context(), a.core.db, actorOf(r), pathID(r, "id"), decode)
 	wake(a.queued)
 	return writeEntity(w, after, "", err)
 }

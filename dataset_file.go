@@ -70,13 +70,13 @@ func (c *catalogue) getFile(w http.ResponseWriter, r *http.Request) error {
 		details.HeightsReason = nonEmpty(h.Reason)
 	}
 
-	details.Findings, err = collect[fileFinding](r.Context(), c.db, "list findings of a file", findings,
+	details.Findings, err = collect[fileFinding](r.Context(), c.core.db, "list findings of a file", findings,
 		file.DatasetID, severities(), file.Path)
 	if err != nil {
 		return err
 	}
 
-	details.Changes, err = collect[pastChange](r.Context(), c.db, "list changes of a file", changes,
+	details.Changes, err = collect[pastChange](r.Context(), c.core.db, "list changes of a file", changes,
 		file.DatasetID, file.Path, maxFileChanges)
 	return writeEntity(w, details, "", err)
 }

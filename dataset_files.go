@@ -357,7 +357,7 @@ func (c *catalogue) pathFile(r *http.Request) (file datasetFile, err error) {
 
 	file.DatasetID = d.ID
 	file.ElevationDatasetFileMeta, err = collectOne[ElevationDatasetFileMeta](
-		r.Context(), c.db, d.missingPart("file", r.PathValue("file")), "get file",
+		r.Context(), c.core.db, d.missingPart("file", r.PathValue("file")), "get file",
 		query, d.ID, pathID(r, "file"),
 	)
 	return file, err
@@ -380,7 +380,7 @@ func (c *catalogue) listFiles(w http.ResponseWriter, r *http.Request) error {
 
 	find := func(after []string, limit int) (files []datasetFile, err error) {
 		for after != nil && len(files) < limit {
-			more, next, err := findFiles(r.Context(), c.db, f, after, limit-len(files))
+			more, next, err := findFiles(r.Context(), c.core.db, f, after, limit-len(files))
 			if err != nil {
 				return nil, err
 			}
@@ -390,7 +390,7 @@ func (c *catalogue) listFiles(w http.ResponseWriter, r *http.Request) error {
 		return files, nil
 	}
 	count := func() (*listTotal, error) {
-		return countFiles(r.Context(), c.db, f)
+		return countFiles(r.Context(), c.core.db, f)
 	}
 	return writeList(c.core, w, r, firstFile(), find, datasetFile.key, count)
 }

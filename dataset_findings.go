@@ -172,7 +172,7 @@ func (c *catalogue) getFindingsTable(w http.ResponseWriter, r *http.Request) err
 		return err
 	}
 
-	rows, err := collect[struct{ Cells []string }](r.Context(), c.db, "list findings", query, d.ID, severities())
+	rows, err := collect[struct{ Cells []string }](r.Context(), c.core.db, "list findings", query, d.ID, severities())
 	if err != nil {
 		return err
 	}

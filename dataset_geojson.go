@@ -95,7 +95,7 @@ func (c *catalogue) eachFile(r *http.Request, f fileFilter, emit func(datasetFil
 			return find(ctx)
 		})
 	}
-	return readInBatches(c.db, f, inSlot, emit)
+	return readInBatches(c.core.db, f, inSlot, emit)
 }
 
 // readInBatches calls emit for each file that matches the filter. It calls run for each batch, with

@@ -33,7 +33,7 @@ func (c *catalogue) postLocations(w http.ResponseWriter, r *http.Request, in loc
 	name := strings.ReplaceAll(r.PathValue("dataset"), "\x00", "\xff")
 	name = strings.ToValidUTF8(name, "\uFFFD")
 	missing := notFound("dataset", name)
-	d, err := oneDataset(r.Context(), c.db, missing, "find dataset", query, sightOf(actorOf(r)), name)
+	d, err := oneDataset(r.Context(), c.core.db, missing, "find dataset", query, sightOf(actorOf(r)), name)
 	if err != nil {
 		return err
 	}

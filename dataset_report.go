@@ -98,7 +98,7 @@ func (c *catalogue) getReport(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	report, err := inSnapshot(r.Context(), c.db, d.report)
+	report, err := inSnapshot(r.Context(), c.core.db, d.report)
 	if err != nil {
 		return err
 	}
@@ -122,7 +122,7 @@ func (c *catalogue) getGaps(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	grids, err := inSnapshot(r.Context(), c.db, d.storedGrids)
+	grids, err := inSnapshot(r.Context(), c.core.db, d.storedGrids)
 	if err != nil {
 		return err
 	}

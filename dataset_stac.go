@@ -87,12 +87,12 @@ func inJSON(next handler) handler {
 
 // getSTAC answers GET /api/v1/stac, the landing page and catalogue, with a child for each dataset.
 func (c *catalogue) getSTAC(w http.ResponseWriter, r *http.Request) error {
-	datasets, err := listDatasets(r.Context(), c.db, actorOf(r), datasetFilter{}, "", math.MaxInt32)
+	datasets, err := listDatasets(r.Context(), c.core.db, actorOf(r), datasetFilter{}, "", math.MaxInt32)
 	if err != nil {
 		return err
 	}
 
-	base := c.baseURL(r)
+	base := c.core.baseURL(r)
 	root := base + stacPath
 	links := []object{
 		stacLink("self", root, typeJSON),
@@ -157,12 +157,12 @@ func (c *catalogue) listCollections(w http.ResponseWriter, r *http.Request) erro
 	if _, err := c.selectVisible(r, &f); err != nil {
 		return err
 	}
-	found, err := listCollections(r.Context(), c.db, f.datasets)
+	found, err := listCollections(r.Context(), c.core.db, f.datasets)
 	if err != nil {
 		return err
 	}
 
-	root := c.baseURL(r) + stacPath
+	root := c.core.baseURL(r) + stacPath
 	links := []object{
 		stacLink("self", root+"/collections", typeJSON),
 		stacLink("root", root, typeJSON),
@@ -195,7 +195,7 @@ func (c *catalogue) getCollection(w http.ResponseWriter, r *http.Request) error 
 	if err != nil {
 		return err
 	}
-	found, err := listCollections(r.Context(), c.db, []int64{d.ID})
+	found, err := listCollections(r.Context(), c.core.db, []int64{d.ID})
 	if err != nil {
 		return err
 	}
@@ -203,7 +203,7 @@ func (c *catalogue) getCollection(w http.ResponseWriter, r *http.Request) error 
 		return notFound("dataset", d.ID)
 	}
 
-	root := c.baseURL(r) + stacPath
+	root := c.core.baseURL(r) + stacPath
 	return writeJSON(w, http.StatusOK, found[0].object(root))
 }
 

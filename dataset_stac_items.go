@@ -27,7 +27,7 @@ const (
 
 // itemsOf returns files as STAC Items for a request.
 func (c *catalogue) itemsOf(r *http.Request, files ...datasetFile) ([]object, error) {
-	datasets, err := datasetsOf(r.Context(), c.db, files)
+	datasets, err := datasetsOf(r.Context(), c.core.db, files)
 	items := []object{}
 	for _, f := range files {
 		items = append(items, c.itemOf(r, f, datasets[f.DatasetID].About))
@@ -38,7 +38,7 @@ func (c *catalogue) itemsOf(r *http.Request, files ...datasetFile) ([]object, er
 // itemOf returns a file as a STAC Item, which is a GeoJSON feature, for a request. about describes
 // its dataset. The property href is for programs that show no assets.
 func (c *catalogue) itemOf(r *http.Request, f datasetFile, about datasetAbout) object {
-	base := c.baseURL(r)
+	base := c.core.baseURL(r)
 	root := base + stacPath
 	href := base + dataPath(f.DatasetID, f.Path)
 	id := fmt.Sprint(f.ID)
@@ -253,12 +253,12 @@ func (c *catalogue) searchItems(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	scope, after, err := c.readCursor(r.URL.Path, query, firstFile())
+	scope, after, err := c.core.readCursor(r.URL.Path, query, firstFile())
 	if err != nil {
 		return err
 	}
 
-	files, next, err := findFiles(r.Context(), c.db, f, after, limit)
+	files, next, err := findFiles(r.Context(), c.core.db, f, after, limit)
 	if err != nil {
 		return err
 	}
@@ -269,7 +269,7 @@ func (c *catalogue) searchItems(w http.ResponseWriter, r *http.Request) error {
 	if isAll {
 		answer["numberMatched"] = len(files)
 	} else if !query.Has("intersects") {
-		total, err := countFiles(r.Context(), c.db, f)
+		total, err := countFiles(r.Context(), c.core.db, f)
 		if err != nil {
 			return err
 		}
@@ -278,7 +278,7 @@ func (c *catalogue) searchItems(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 
-	base := c.baseURL(r)
+	base := c.core.baseURL(r)
 	links := []object{
 		stacLink("self", base+r.URL.RequestURI(), typeGeoJSON),
 		stacLink("root", base+stacPath, typeJSON),
@@ -288,7 +288,7 @@ func (c *catalogue) searchItems(w http.ResponseWriter, r *http.Request) error {
 		links = append(links, stacLink("collection", collection, typeJSON))
 	}
 	if next != nil {
-		cursor := c.keys.Load().signCursor(scope, next)
+		cursor := c.core.keys.Load().signCursor(scope, next)
 		at := base + r.URL.EscapedPath()
 		links = append(links, nextPage(at, query, body, cursor))
 	}

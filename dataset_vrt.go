@@ -288,12 +288,12 @@ func (c *catalogue) getMosaic(w http.ResponseWriter, r *http.Request) error {
 
 	crs := optional(query, "crs")
 	resolution := optional(query, "resolution")
-	g, err := findGrid(r.Context(), c.db, d.ID, crs, resolution)
+	g, err := findGrid(r.Context(), c.core.db, d.ID, crs, resolution)
 	if err != nil {
 		return err
 	}
 
-	base := c.baseURL(r)
+	base := c.core.baseURL(r)
 	nameOf := func(f datasetFile) string {
 		if relative == 0 {
 			return "/vsicurl/" + base + dataPath(d.ID, f.Path)

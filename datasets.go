@@ -19,9 +19,18 @@ import (
 
 // catalogue is the component of datasets and their files.
 type catalogue struct {
-	*core
+	core      *core
 	accounts  *accounts
 	fileCalls *limiter // calls of the file system for the contents of one dataset, and of all
+}
+
+// newCatalogue returns the catalogue.
+func newCatalogue(core *core, accounts *accounts) *catalogue {
+	return &catalogue{
+		core:      core,
+		accounts:  accounts,
+		fileCalls: newLimiter(maxFileCalls, maxAllFileCalls),
+	}
 }
 
 // dataset is a directory of elevation files.
@@ -124,7 +133,7 @@ func (c *catalogue) listDatasets(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	list := func(after []string, limit int) ([]datasetItem, error) {
-		datasets, err := listDatasets(r.Context(), c.db, by, f, after[0], limit)
+		datasets, err := listDatasets(r.Context(), c.core.db, by, f, after[0], limit)
 		if err != nil {
 			return nil, err
 		}
@@ -133,7 +142,7 @@ func (c *catalogue) listDatasets(w http.ResponseWriter, r *http.Request) error {
 		for _, d := range datasets {
 			ids = append(ids, d.ID)
 		}
-		reports, err := overviews(r.Context(), c.db, ids)
+		reports, err := overviews(r.Context(), c.core.db, ids)
 
 		items := []datasetItem{}
 		for _, d := range datasets {
@@ -192,7 +201,7 @@ func (c *catalogue) createDataset(w http.ResponseWriter, r *http.Request, in dat
 
 	var v invalid
 	checkDatasetTexts(&v, &in.Name, &in.Description)
-	dir, wrong := c.cfg.findDirectory(in.Path)
+	dir, wrong := c.core.cfg.findDirectory(in.Path)
 	if err := append(v, wrong...).err(); err != nil {
 		return err
 	}
@@ -205,7 +214,7 @@ func (c *catalogue) createDataset(w http.ResponseWriter, r *http.Request, in dat
 	}
 
 	var d dataset
-	err = inTransaction(r.Context(), c.db, func(tx pgx.Tx) error {
+	err = inTransaction(r.Context(), c.core.db, func(tx pgx.Tx) error {
 		if err := c.mayRequire(r.Context(), tx, r, "", in.Requires); err != nil {
 			return err
 		}
@@ -272,7 +281,7 @@ func (c *catalogue) getDataset(w http.ResponseWriter, r *http.Request) error {
 	}
 	// The tag is of what is shown: it must not tell the directory.
 	shown := d.shownTo(actorOf(r))
-	details, err := summarizeDataset(r.Context(), c.db, shown)
+	details, err := summarizeDataset(r.Context(), c.core.db, shown)
 	return writeEntity(w, details, tagOf(shown), err)
 }
 

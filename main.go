@@ -281,6 +281,7 @@ func defaultOptions() options {
 // newServer returns a service that does not run yet. breached and certificate may be nil.
 func newServer(
 	core *core,
+	tuning tuning,
 	breached *breachedPasswords,
 	certificate *certificate,
 	hangups <-chan os.Signal,
@@ -288,18 +289,15 @@ func newServer(
 	s := &server{core: core}
 	s.accounts = newAccounts(core, breached)
 	s.announcements = &announcements{core}
-	s.catalogue = &catalogue{core, s.accounts, newLimiter(maxFileCalls, maxAllFileCalls)}
+	s.catalogue = newCatalogue(core, s.accounts)
 
 	// Instances that share a database tell each other apart by a random name.
 	instance := rand.Text()
-	s.analyzer = newAnalyzer(core, s.catalogue, instance)
-	s.console = &console{
-		core:     core,
-		accounts: s.accounts,
-		pages:    parsePages(core.cfg.passwordMin),
-	}
+	s.analyzer = newAnalyzer(core, s.catalogue, instance, tuning)
+	s.console = newConsole(core, s.accounts)
 	s.operations = newOperations(core, s.accounts, s.analyzer,
-		instance, certificate, hangups)
+		instance, tuning.leaseTTL,
+		certificate, hangups)
 
 	s.buildMux()
 	return s
@@ -354,7 +352,7 @@ func serve(
 			}
 			core.isHTTPS = true
 		}
-		s := newServer(core, breached, pair, hangups)
+		s := newServer(core, opts.tuning, breached, pair, hangups)
 		opts.started(s)
 
 		// From here on other instances know of this one.
@@ -401,7 +399,7 @@ func (s *server) newWebServer() *http.Server {
 		},
 
 		// Broken connections are common, and not errors of the service.
-		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		ErrorLog: slog.NewLogLogger(s.core.log.Handler(), slog.LevelDebug),
 
 		// ServeHTTP answers OPTIONS * itself.
 		DisableGeneralOptionsHandler: true,
@@ -441,11 +439,11 @@ func (s *server) run(ctx context.Context, socket net.Listener, stdout io.Writer)
 	defer stopWork()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	s.stopping = ctx
+	s.core.stopping = ctx
 
 	var background sync.WaitGroup
 	background.Go(func() { s.analyzer.run(working) })
-	background.Go(func() { s.database.watch(working, s.log) })
+	background.Go(func() { s.core.database.watch(working, s.core.log) })
 	background.Go(func() { s.operations.keepLease(working) })
 	background.Go(func() { s.operations.runMaintenance(working) })
 	// The watchdog ends before the others: a service that stops answers no request.
@@ -460,13 +458,13 @@ func (s *server) run(ctx context.Context, socket net.Listener, stdout io.Writer)
 	served := make(chan error, 1)
 	go func() { served <- serve(listener) }()
 	s.operations.notify("READY=1")
-	fmt.Fprintf(stdout, "cairn: listening on %s://%s\n", s.scheme(), listener.Addr())
+	fmt.Fprintf(stdout, "cairn: listening on %s://%s\n", s.core.scheme(), listener.Addr())
 
 	var err error
 	select {
 	case err = <-served:
 	case <-ctx.Done():
-		s.log.Info("stopping")
+		s.core.log.Info("stopping")
 		s.operations.notify("STOPPING=1")
 		shutdown, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 		defer cancel()
@@ -493,7 +491,7 @@ func (s *server) run(ctx context.Context, socket net.Listener, stdout io.Writer)
 
 	ending := context.WithoutCancel(ctx)
 	endLease := func(ctx context.Context) error {
-		return instanceStopped(ctx, s.database.probes, s.operations.instance)
+		return instanceStopped(ctx, s.core.database.probes, s.operations.instance)
 	}
 	s.operations.runBounded(ending, "counted failures not stored", 2*time.Second, s.accounts.flushTallies)
 	s.operations.runBounded(ending, "lease not ended", 2*time.Second, endLease)

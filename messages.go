@@ -16,7 +16,7 @@ import (
 )
 
 // announcements is the component of system messages.
-type announcements struct{ *core }
+type announcements struct{ core *core }
 
 // message is a system message as one reader sees it.
 type message struct {
@@ -249,7 +249,7 @@ func (a *announcements) createMessage(w http.ResponseWriter, r *http.Request, c 
 	ctx := r.Context()
 	by := actorOf(r)
 	var id int64
-	err := inTransaction(ctx, a.db, func(tx pgx.Tx) (err error) {
+	err := inTransaction(ctx, a.core.db, func(tx pgx.Tx) (err error) {
 		if err := c.check(ctx, tx); err != nil {
 			return err
 		}
@@ -261,7 +261,7 @@ func (a *announcements) createMessage(w http.ResponseWriter, r *http.Request, c 
 	}
 
 	// Read after the commit: by then a message for now is published.
-	created, err := getMessage(ctx, a.db, by, id)
+	created, err := getMessage(ctx, a.core.db, by, id)
 	return writeCreated(w, created, fmt.Sprint("/api/v1/system-messages/", id), err)
 }
 
@@ -391,7 +391,7 @@ func (a *announcements) listUnreadBy(w http.ResponseWriter, r *http.Request) err
 	}
 
 	id := pathID(r, "id")
-	if _, err := getMessage(r.Context(), a.db, actorOf(r), id); err != nil {
+	if _, err := getMessage(r.Context(), a.core.db, actorOf(r), id); err != nil {
 		return err
 	}
 
@@ -407,7 +407,7 @@ func (a *announcements) getMessage(w http.ResponseWriter, r *http.Request) error
 			count(*) FILTER (WHERE ` + messageIsRead + `) AS readers` + messageRecipients
 
 	id := pathID(r, "id")
-	m, err := getMessage(r.Context(), a.db, actorOf(r), id)
+	m, err := getMessage(r.Context(), a.core.db, actorOf(r), id)
 	if err != nil {
 		return err
 	}
@@ -416,7 +416,7 @@ func (a *announcements) getMessage(w http.ResponseWriter, r *http.Request) error
 		Recipients int64 `json:"recipients"`
 		Readers    int64 `json:"readers"`
 	}
-	n, err := collectOne[counts](r.Context(), a.db, nil, "count readers", count, m.ID)
+	n, err := collectOne[counts](r.Context(), a.core.db, nil, "count readers", count, m.ID)
 	found := struct {
 		message
 		counts
@@ -471,7 +471,7 @@ func (a *announcements) readMessages(w http.ResponseWriter, r *http.Request) err
 
 	ids := slices.Compact(slices.Sorted(slices.Values(in.IDs)))
 	by := actorOf(r)
-	all, err := scalar[bool](r.Context(), a.db, "mark messages read", query, by.id, sightOf(by), ids)
+	all, err := scalar[bool](r.Context(), a.core.db, "mark messages read", query, by.id, sightOf(by), ids)
 	if err == nil && !all {
 		err = errNotAddressed
 	}
@@ -535,7 +535,7 @@ func (a *announcements) readAllMessages(w http.ResponseWriter, r *http.Request) 
 	ctx := r.Context()
 	by := actorOf(r)
 	if in.UpTo != nil {
-		n, err := execute(ctx, a.db, "look for the newest message", newest, by.id, sightOf(by), in.UpTo)
+		n, err := execute(ctx, a.core.db, "look for the newest message", newest, by.id, sightOf(by), in.UpTo)
 		if err == nil && n == 0 {
 			err = errNotAddressed
 		}
@@ -544,13 +544,13 @@ func (a *announcements) readAllMessages(w http.ResponseWriter, r *http.Request) 
 		}
 	}
 
-	_, err := execute(ctx, a.db, "mark all messages read", mark, by.id, sightOf(by), in.UpTo)
+	_, err := execute(ctx, a.core.db, "mark all messages read", mark, by.id, sightOf(by), in.UpTo)
 	return writeDone(w, err)
 }
 
 // countUnread answers GET …/unread-count.
 func (a *announcements) countUnread(w http.ResponseWriter, r *http.Request) error {
-	counts, err := countUnread(r.Context(), a.db, actorOf(r))
+	counts, err := countUnread(r.Context(), a.core.db, actorOf(r))
 	if err != nil {
 		return err
 	}
@@ -603,7 +603,7 @@ func (a *announcements) changeMessage(
 ) error {
 	ctx := r.Context()
 	by := actorOf(r)
-	return underLock(ctx, a.db, lockMessages, func(tx pgx.Tx) error {
+	return underLock(ctx, a.core.db, lockMessages, func(tx pgx.Tx) error {
 		nobody := by
 		nobody.id = nil
 		before, err := getMessage(ctx, tx, nobody, pathID(r, "id"))

@@ -99,7 +99,7 @@ func (o *operations) getMetrics(w http.ResponseWriter, r *http.Request) error {
 	byState, err := collect[struct {
 		State string
 		Count int64
-	}](r.Context(), o.db, "count analyses", analyses)
+	}](r.Context(), o.core.db, "count analyses", analyses)
 	if err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func (o *operations) getMetrics(w http.ResponseWriter, r *http.Request) error {
 		SELECT count(*)
 		FROM audit_log
 		WHERE target = 'audit' AND action = 'audit.break_found'`
-	breaks, err := scalar[int](r.Context(), o.db,
+	breaks, err := scalar[int](r.Context(), o.core.db,
 		"count audit breaks", auditBreaks)
 	if err != nil {
 		return err
@@ -131,8 +131,8 @@ func (o *operations) getMetrics(w http.ResponseWriter, r *http.Request) error {
 	err = template.Must(template.New("").Parse(metricsText)).Execute(&body, map[string]any{
 		"Version":    version,
 		"Routes":     routes,
-		"Pool":       o.db.Stat(),
-		"Outages":    o.database.outages.Load(),
+		"Pool":       o.core.db.Stat(),
+		"Outages":    o.core.database.outages.Load(),
 		"Hashing":    hashing,
 		"Queued":     queued,
 		"Analyses":   byState,

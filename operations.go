@@ -18,10 +18,11 @@ import (
 // operations is the component that keeps the service running: its lease, its keys, the seals of the
 // audit log, metrics, and what systemd asks for.
 type operations struct {
-	*core
+	core        *core
 	accounts    *accounts
 	analyzer    *analyzer
-	instance    string // a random name, to tell instances that share a database apart
+	instance    string        // a random name, to tell instances that share a database apart
+	leaseTTL    time.Duration // how long the instance's lease lasts after a heartbeat
 	health      *healthCheck
 	hangups     <-chan os.Signal // SIGHUP: reload the key file
 	certificate *certificate     // nil: plain HTTP
@@ -36,6 +37,7 @@ func newOperations(
 	accounts *accounts,
 	analyzer *analyzer,
 	instance string,
+	leaseTTL time.Duration,
 	certificate *certificate,
 	hangups <-chan os.Signal,
 ) *operations {
@@ -44,6 +46,7 @@ func newOperations(
 		accounts:    accounts,
 		analyzer:    analyzer,
 		instance:    instance,
+		leaseTTL:    leaseTTL,
 		health:      &healthCheck{limit: newLimiter(1, unbounded)},
 		hangups:     hangups,
 		certificate: certificate,
@@ -71,7 +74,7 @@ func (o *operations) getHealth(w http.ResponseWriter, r *http.Request) error {
 
 	if h.began.Before(arrived) || errors.Is(h.err, context.DeadlineExceeded) {
 		h.began = time.Now()
-		h.err = o.database.probe(r.Context())
+		h.err = o.core.database.probe(r.Context())
 	}
 	if h.err != nil {
 		return databaseUnavailable(h.err)
@@ -88,11 +91,11 @@ func (o *operations) warnOfExposure(address net.Addr) {
 		return
 	}
 
-	log := o.log.With("address", address.String())
-	if o.cfg.registration == registrationOpen {
+	log := o.core.log.With("address", address.String())
+	if o.core.cfg.registration == registrationOpen {
 		log.Warn("registration is open on a non-loopback address: see CAIRN_REGISTRATION")
 	}
-	if !o.isHTTPS {
+	if !o.core.isHTTPS {
 		log.Warn("plain HTTP on a non-loopback address: see CAIRN_TLS_CERT and CAIRN_TLS_KEY")
 	}
 }
@@ -101,8 +104,8 @@ func (o *operations) warnOfExposure(address net.Addr) {
 // does both at a time, so no heartbeat after a reload names the former keys.
 func (o *operations) keepLease(ctx context.Context) {
 	heartbeat := func(ctx context.Context) error {
-		keys := o.keys.Load()
-		return noteInstance(ctx, o.database.probes, o.instance, keys, o.leaseTTL)
+		keys := o.core.keys.Load()
+		return noteInstance(ctx, o.core.database.probes, o.instance, keys, o.leaseTTL)
 	}
 
 	for tick := time.Tick(o.leaseTTL / 3); ; {
@@ -124,7 +127,7 @@ func (o *operations) runMaintenance(ctx context.Context) {
 	seal := unlessRepeated(o.sealAudit)
 	sweepAll := func(ctx context.Context) error {
 		return errors.Join(
-			sweep(ctx, o.db),
+			sweep(ctx, o.core.db),
 			o.accounts.flushTallies(ctx))
 	}
 
@@ -153,8 +156,8 @@ func (o *operations) runBounded(
 
 	err := work(ctx)
 	isCanceled := errors.Is(ctx.Err(), context.Canceled)
-	if err != nil && !isCanceled && !o.database.down.Load() {
-		o.log.Warn(failure, "error", err)
+	if err != nil && !isCanceled && !o.core.database.down.Load() {
+		o.core.log.Warn(failure, "error", err)
 	}
 }
 
@@ -191,19 +194,19 @@ func (o *operations) sealAudit(ctx context.Context) error {
 	for n := 1; n > 0; {
 		var found []string
 		var err error
-		n, found, err = z.sealRows(ctx, o.db, o.keys.Load())
+		n, found, err = z.sealRows(ctx, o.core.db, o.core.keys.Load())
 		if err != nil {
 			return err
 		}
 		for _, finding := range found {
-			o.log.Error("break of the audit log found", "finding", finding)
+			o.core.log.Error("break of the audit log found", "finding", finding)
 		}
 	}
 
 	if z.last.seq == before {
 		return nil
 	}
-	o.log.Info("audit log sealed", "head", z.last.head())
+	o.core.log.Info("audit log sealed", "head", z.last.head())
 	return replaceFile(o.sealPath(), func(f *os.File) error {
 		_, err := f.WriteString(z.last.head())
 		return err
@@ -213,30 +216,30 @@ func (o *operations) sealAudit(ctx context.Context) error {
 // reloadKeys loads the key file again. It keeps the old keys if the file is malformed, or if this
 // instance and another would refuse each other's tokens.
 func (o *operations) reloadKeys(ctx context.Context) error {
-	keys, err := loadKeys(o.cfg.keysPath(), o.cfg.credentialsDir, false)
+	keys, err := loadKeys(o.core.cfg.keysPath(), o.core.cfg.credentialsDir, false)
 	if err == nil {
-		err = auditKeys(ctx, o.db, keys)
+		err = auditKeys(ctx, o.core.db, keys)
 	}
 	if err == nil {
-		err = noteInstance(ctx, o.database.probes, o.instance, keys, o.leaseTTL)
+		err = noteInstance(ctx, o.core.database.probes, o.instance, keys, o.leaseTTL)
 	}
 	if err != nil {
 		return err
 	}
 
-	o.keys.Store(keys)
-	o.log.Info("key file reloaded",
+	o.core.keys.Store(keys)
+	o.core.log.Info("key file reloaded",
 		"signer", keys.signer().id,
 		"keys", len(keys.keys))
-	if o.cfg.keysAreCredential() {
-		o.log.Warn("key file is a copy that systemd made when the service started: " +
+	if o.core.cfg.keysAreCredential() {
+		o.core.log.Warn("key file is a copy that systemd made when the service started: " +
 			"restart the service to load a later change")
 	}
 	return nil
 }
 
 // sealPath returns the path of the file that keeps the newest seal.
-func (o *operations) sealPath() string { return filepath.Join(o.cfg.stateDir, "audit-head") }
+func (o *operations) sealPath() string { return filepath.Join(o.core.cfg.stateDir, "audit-head") }
 
 // rememberedSeal returns the newest seal that an instance with this state directory has seen. If
 // there was none, it returns the newest one in the database, on trust.
@@ -252,7 +255,7 @@ func (o *operations) rememberedSeal(ctx context.Context) (seal, error) {
 	content, err := os.ReadFile(o.sealPath())
 	head := string(content)
 	if errors.Is(err, fs.ErrNotExist) {
-		head, err = scalar[string](ctx, o.db, "read the newest seal", newest)
+		head, err = scalar[string](ctx, o.core.db, "read the newest seal", newest)
 	}
 	if err != nil {
 		return seal{}, err
@@ -267,7 +270,7 @@ func (o *operations) reloadOnHangup(ctx context.Context) {
 
 	err := o.reloadKeys(ctx)
 	if err != nil {
-		o.log.Error("key file not reloaded", "error", err)
+		o.core.log.Error("key file not reloaded", "error", err)
 	}
 }
 
@@ -275,7 +278,7 @@ func (o *operations) reloadOnHangup(ctx context.Context) {
 // for this machine and for trusted proxies, which connect for many.
 func (o *operations) connectionNetwork(peer net.Addr) netip.Addr {
 	address := peerAddress(peer.String())
-	if address.IsLoopback() || o.cfg.trusts(address) {
+	if address.IsLoopback() || o.core.cfg.trusts(address) {
 		return netip.Addr{}
 	}
 	return clientNetwork(address)
@@ -291,7 +294,7 @@ func (o *operations) limitConnections(socket net.Listener) *boundedListener {
 
 	return &boundedListener{
 		Listener:    socket,
-		log:         o.log,
+		log:         o.core.log,
 		network:     o.connectionNetwork,
 		mostNetwork: maxConnections,
 		mostAll:     int(min(files.Cur, math.MaxInt32) / 10 * 9),

@@ -130,7 +130,7 @@ func (a *accounts) queueAccessChange(ctx context.Context, do func(tx pgx.Tx) err
 	}
 	defer leave()
 
-	return changeAccess(ctx, a.db, do)
+	return changeAccess(ctx, a.core.db, do)
 }
 
 // administratorExists reports whether an active user holds the role admin and has a password. A

@@ -75,7 +75,7 @@ func (c roleChange) apply(r role) role {
 
 // getRole answers GET /api/v1/roles/{id}.
 func (a *accounts) getRole(w http.ResponseWriter, r *http.Request) error {
-	found, err := a.pathRole(r, a.db)
+	found, err := a.pathRole(r, a.core.db)
 	return writeEntity(w, found, tagOf(found), err)
 }
 

@@ -23,7 +23,7 @@ import (
 // server is the whole service. It makes the components, has the route table and serves requests. It
 // alone knows all components.
 type server struct {
-	*core
+	core          *core
 	accounts      *accounts
 	announcements *announcements
 	catalogue     *catalogue
@@ -223,7 +223,7 @@ func (s *server) buildMux() {
 			answer.routed = true
 
 			if err := s.call(rt, answer, r); err != nil {
-				s.writeProblem(answer, err)
+				s.core.writeProblem(answer, err)
 			}
 		})
 	}
@@ -233,7 +233,7 @@ func (s *server) buildMux() {
 // writes one log line. serveRoute (server_routes.go) passes the request to the mux, and so to call.
 // If no route matches, it answers 404 or 405.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	start := s.now()
+	start := s.core.now()
 	c := s.newCaller(r)
 	r = r.WithContext(context.WithValue(r.Context(), callerKey{}, c))
 
@@ -250,10 +250,10 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	// The line is written even if the connection is cut with a panic.
 	defer func() {
-		took := s.now().Sub(start)
+		took := s.core.now().Sub(start)
 		s.operations.counts[answer.row].count(answer.status, took)
 
-		s.log.Info("request",
+		s.core.log.Info("request",
 			"id", c.requestID,
 			"user", actorOf(r).name,
 			"method", r.Method,
@@ -265,7 +265,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}()
 
 	if err := s.checkTarget(r); err != nil {
-		s.writeProblem(answer, err)
+		s.core.writeProblem(answer, err)
 	} else {
 		s.serveRoute(answer, r)
 	}
@@ -281,7 +281,7 @@ func (s *server) newCaller(r *http.Request) *caller {
 		releaseBody: func() {},
 		authorize:   func(context.Context) error { return nil },
 	}
-	c.slots = newSlots(s.limits, c.network())
+	c.slots = newSlots(s.core.limits, c.network())
 	return c
 }
 
@@ -295,7 +295,7 @@ func (s *server) setHeaders(w *responseWriter) {
 	h.Set("Referrer-Policy", "no-referrer")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 
-	if s.isHTTPS {
+	if s.core.isHTTPS {
 		h.Set("Strict-Transport-Security", "max-age=31536000") // RFC 6797; a year
 	}
 }
@@ -305,12 +305,12 @@ func (s *server) setHeaders(w *responseWriter) {
 func (s *server) checkTarget(r *http.Request) error {
 	// Monitors ask for these two by the address of the machine.
 	isProbe := r.URL.Path == "/health" || r.URL.Path == "/metrics"
-	if !isProbe && !s.cfg.isOwnHost(r.Host) {
+	if !isProbe && !s.core.cfg.isOwnHost(r.Host) {
 		return newProblem(http.StatusMisdirectedRequest, codeWrongHost,
 			"This service has another host name: use the one in CAIRN_BASE_URL.")
 	}
 
-	if s.origins.Check(r) != nil {
+	if s.core.origins.Check(r) != nil {
 		return errCrossOrigin
 	}
 
@@ -372,7 +372,7 @@ func (s *server) call(rt route, w *responseWriter, r *http.Request) (err error) 
 	case err == nil:
 		err = rt.handler(w, r)
 	case rt.path == verifyPath:
-		err = withLoginPage(r, err, s.cfg.baseURL)
+		err = withLoginPage(r, err, s.core.cfg.baseURL)
 	default:
 		err = s.console.keepForm(rt, w, r, err)
 	}
@@ -456,7 +456,7 @@ var proxyIDs = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 func (s *server) proxyID(r *http.Request) slog.Attr {
 	id := r.Header.Get("X-Request-Id")
 
-	if s.cfg.trusts(peerAddress(r.RemoteAddr)) && proxyIDs.MatchString(id) {
+	if s.core.cfg.trusts(peerAddress(r.RemoteAddr)) && proxyIDs.MatchString(id) {
 		return slog.String("proxy_id", id)
 	}
 	return slog.Attr{}
@@ -472,9 +472,9 @@ func (s *server) clientAddress(r *http.Request) netip.Addr {
 	}
 
 	// Anybody may send the header. Without trust it means nothing.
-	if !s.cfg.trusts(address) {
+	if !s.core.cfg.trusts(address) {
 		if address.IsLoopback() && s.warnedForwarded.CompareAndSwap(false, true) {
-			s.log.Warn("X-Forwarded-For ignored: CAIRN_TRUSTED_PROXIES does not name the proxy on this machine")
+			s.core.log.Warn("X-Forwarded-For ignored: CAIRN_TRUSTED_PROXIES does not name the proxy on this machine")
 		}
 		return address
 	}
@@ -487,7 +487,7 @@ func (s *server) clientAddress(r *http.Request) netip.Addr {
 		}
 
 		address = next.Unmap().WithZone("")
-		if !s.cfg.trusts(address) {
+		if !s.core.cfg.trusts(address) {
 			break
 		}
 	}

@@ -210,7 +210,7 @@ func (s *server) serveRoute(w *responseWriter, r *http.Request) {
 	}
 
 	if isRead(r) && acceptsGzip(r.Header.Get("Accept-Encoding")) {
-		w.zip = s.zip
+		w.zip = s.core.zip
 	}
 	s.mux.ServeHTTP(w, r)
 	if w.routed {
@@ -241,7 +241,7 @@ func (s *server) serveRoute(w *responseWriter, r *http.Request) {
 
 	w.Header().Del("Content-Type")
 	w.status = 0
-	s.writeProblem(w, err)
+	s.core.writeProblem(w, err)
 }
 
 // ping answers GET /api/v1/ping.

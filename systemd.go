@@ -35,7 +35,7 @@ func (s supervisor) listen(address string) (net.Listener, error) {
 
 // notify tells systemd the service's state. It logs a failure.
 func (o *operations) notify(state string) {
-	path := o.cfg.supervisor.notifySocket
+	path := o.core.cfg.supervisor.notifySocket
 	if path == "" {
 		return
 	}
@@ -47,13 +47,13 @@ func (o *operations) notify(state string) {
 		_, err = io.WriteString(conn, state)
 	}
 	if err != nil {
-		o.log.Warn("systemd not notified", "state", state, "error", err)
+		o.core.log.Warn("systemd not notified", "state", state, "error", err)
 	}
 }
 
 // keepWatchdog notifies systemd's watchdog while the service answers on its own listener.
 func (o *operations) keepWatchdog(ctx context.Context, address net.Addr) {
-	interval := o.cfg.supervisor.watchdog / 3
+	interval := o.core.cfg.supervisor.watchdog / 3
 	if interval == 0 {
 		return
 	}
@@ -63,7 +63,7 @@ func (o *operations) keepWatchdog(ctx context.Context, address net.Addr) {
 		if err == nil {
 			o.notify("WATCHDOG=1")
 		} else if ctx.Err() == nil {
-			o.log.Error("watchdog not notified", "error", err)
+			o.core.log.Error("watchdog not notified", "error", err)
 		}
 
 		select {
@@ -90,7 +90,7 @@ func (o *operations) probe(ctx context.Context, address net.Addr, limit time.Dur
 
 	// The certificate is not verified: the request has no secret, and its answer is not used.
 	stream := io.ReadWriter(conn)
-	if o.isHTTPS {
+	if o.core.isHTTPS {
 		stream = tls.Client(conn, &tls.Config{InsecureSkipVerify: true})
 	}
 

@@ -50,7 +50,7 @@ func (a *accounts) createUser(w http.ResponseWriter, r *http.Request) error {
 	created := struct {
 		user
 		passwordToken
-	}{u, token.withLink(a.cfg)}
+	}{u, token.withLink(a.core.cfg)}
 	return writeCreated(w, created, "/api/v1/users/"+u.ID, err)
 }
 
@@ -182,7 +182,7 @@ func (a *accounts) updateMe(w http.ResponseWriter, r *http.Request, in ownChange
 	}
 
 	counted := newOwnChange(current.ID, c.Email != nil, callerOf(r).address)
-	if err := counted.count(r.Context(), a.db); err != nil {
+	if err := counted.count(r.Context(), a.core.db); err != nil {
 		return err
 	}
 
@@ -272,7 +272,7 @@ func (a *accounts) createPasswordReset(w http.ResponseWriter, r *http.Request) e
 		return audit(ctx, tx, by, "user.password_reset", "user:"+target.Username, nil, nil)
 	})
 
-	return writeCreated(w, token.withLink(a.cfg), "", err)
+	return writeCreated(w, token.withLink(a.core.cfg), "", err)
 }
 
 // deleteTOTPOfUser answers DELETE /api/v1/users/{id}/totp.
@@ -287,7 +287,7 @@ func (a *accounts) deleteTOTPOfUser(w http.ResponseWriter, r *http.Request) erro
 
 // pathUser returns the user whose id is in the path, or a 404.
 func (a *accounts) pathUser(r *http.Request) (user, error) {
-	return getUser(r.Context(), a.db, pathUUID(r, "id"))
+	return getUser(r.Context(), a.core.db, pathUUID(r, "id"))
 }
 
 // endSessionsOfUser answers DELETE /api/v1/users/{id}/sessions and …/sessions/{session}.

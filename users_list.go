@@ -30,7 +30,7 @@ func (a *accounts) listUsers(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	list := func(after []string, limit int) ([]user, error) {
-		return listUsers(r.Context(), a.db, f, after[0], limit)
+		return listUsers(r.Context(), a.core.db, f, after[0], limit)
 	}
 	key := func(u user) []string { return []string{u.Username} }
 	return writeList(a.core, w, r, []string{""}, list, key)
