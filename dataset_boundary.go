@@ -120,39 +120,34 @@ func (g *tileGrid) addCells(ctx context.Context, w *cellsWithin, polygon [][]pos
 	turn := crs.projection.fullTurn() / g.East
 	around := emptyRange()
 
-	// Project the rings. From here on, positions are in cells.
-	var rings [][]position
-	size := 0.0 // in cells
-	for i, ring := range polygon {
-		var last position
-		isFirst := true
-		project := func(p position) (at position, err error) {
-			shift := crs.shiftAt(p[0], p[1], 0)
-			x, y, err := crs.projection.forward(shift.fromWGS84(crs.ellipsoid, p[0], p[1]))
-			at = position{
-				(x - g.X) / g.East,
-				(y - g.Y) / g.North,
-			}
-
-			// The ring may cross the edge of the map.
-			if turn > 0 && !isFirst {
-				jump := math.Round((at[0] - last[0]) / turn)
-				if jump != 0 && g.columnsAround() == 0 {
-					return at, errors.New("it crosses the edge of the map")
-				}
-				at[0] -= turn * jump
-			}
-
-			last = at
-			isFirst = false
-			around.add(at)
-			return at, err
+	// Positions on the grid are in cells.
+	project := func(p position) (position, error) {
+		shift := crs.shiftAt(p[0], p[1], 0)
+		x, y, err := crs.projection.forward(shift.fromWGS84(crs.ellipsoid, p[0], p[1]))
+		at := position{
+			(x - g.X) / g.East,
+			(y - g.Y) / g.North,
 		}
+		return at, err
+	}
 
+	var rings [][]position
+	size := 0.0
+	for i, ring := range polygon {
 		projected, err := followEdges(ring, maxPoints-w.points, project)
 		if err != nil {
 			return err
 		}
+
+		// If the ring crosses the edge of the map, it goes on behind the edge.
+		for j := 1; turn > 0 && j < len(projected); j++ {
+			jump := math.Round((projected[j][0] - projected[j-1][0]) / turn)
+			if jump != 0 && g.columnsAround() == 0 {
+				return errors.New("it crosses the edge of the map")
+			}
+			projected[j][0] -= turn * jump
+		}
+		around.add(projected...)
 
 		// Outer rings have a positive area, holes a negative one.
 		if isOuter := i == 0; isOuter != (signedArea(projected) > 0) {

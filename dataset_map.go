@@ -219,23 +219,15 @@ func frameFor(all mapBox) mapFrame {
 
 // worldFrame is the frame of the map of the world.
 func worldFrame() mapFrame {
-	// The map in the picture, in pixels.
-	const (
-		left   = 800
-		top    = 60
-		width  = 240
-		height = 120
-	)
 	return mapFrame{
-		left:   left,
-		top:    top,
-		width:  width,
-		height: height,
-
-		x:      left + width/2,
-		y:      top + height/2,
-		perLon: width / 360.0,
-		perLat: height / 180.0,
+		left:   800,
+		top:    60,
+		width:  240,
+		height: 120,
+		x:      800 + 240/2,
+		y:      60 + 120/2,
+		perLon: 240.0 / 360,
+		perLat: 120.0 / 180,
 	}
 }
 
