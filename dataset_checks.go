@@ -35,16 +35,19 @@ type fileRecord struct {
 	folder   uint64    // a hash of the folder
 	pattern  uint64    // a hash of the path without its numbers; 0 if they cannot be coordinates
 	fits     [3]uint32 // see nameNumber.fits: the left, the lower and the upper edge
-	heights  int32     // an index of fileSet.heights, plus 1; 0 if they were not read
-	*fileKind
-	x          float64 // the lower left corner of the box, in its own CRS
-	y          float64
-	w          float64 // the size of the box
-	h          float64
-	dx         float64 // the size of a pixel
-	dy         float64
+
 	pathLength uint16 // in bytes
 	nameRank   uint8  // nameFollows and so on
+
+	heights *heightRecord // nil: they were not read
+	*fileKind
+
+	x  float64 // the lower left corner of the box, in its own CRS
+	y  float64
+	w  float64 // the size of the box
+	h  float64
+	dx float64 // the size of a pixel
+	dy float64
 }
 
 // fileKind holds values that many files share. Files with the same values share one fileKind.
@@ -97,7 +100,7 @@ type fileSet struct {
 	lines    []expectedLine
 
 	files      []fileRecord
-	heights    []heightRecord
+	heights    []*heightRecord
 	unmeasured map[string]int // how many rasters have no heights, by the reason
 
 	grids  []tileGrid

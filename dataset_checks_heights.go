@@ -34,7 +34,7 @@ func (s *fileSet) addHeights(r *fileRecord, found *fileHeights) {
 		return
 	}
 
-	h := heightRecord{
+	h := &heightRecord{
 		heightFigures: found.Statistics.heightFigures,
 		file:          int32(len(s.files)),
 		metres:        1,
@@ -57,7 +57,7 @@ func (s *fileSet) addHeights(r *fileRecord, found *fileHeights) {
 		}
 	}
 	s.heights = append(s.heights, h)
-	r.heights = int32(len(s.heights))
+	r.heights = h
 }
 
 // heightsNotExamined returns a sentence about the rasters whose heights were not read, if there are
@@ -74,10 +74,10 @@ func (s *fileSet) heightsNotExamined() []string {
 
 // measured returns the heights of a file, or nil if they were not read. The file may be noFile.
 func (s *fileSet) measured(file int32) *heightRecord {
-	if file == noFile || s.files[file].heights == 0 {
+	if file == noFile {
 		return nil
 	}
-	return &s.heights[s.files[file].heights-1]
+	return s.files[file].heights
 }
 
 // sides returns the steps of row and column to the neighbours of a tile, in the order of edges.
@@ -113,8 +113,7 @@ func (s *fileSet) checkHeights() {
 		{"range", s.findFeet},
 		{"spikes", (*heightRecord).findSpikes},
 	}
-	for i := range s.heights {
-		h := &s.heights[i]
+	for _, h := range s.heights {
 		for _, kind := range alone {
 			if detail := kind.find(h); detail != "" {
 				s.foundIn(kind.code, h.file, detail)
@@ -293,7 +292,7 @@ func (s *fileSet) findFeet(h *heightRecord) string {
 // of the files stay below. Voids at an edge are no finding if there is no neighbour, or one with
 // more voids: the area ends there, or there is a coast.
 func (s *fileSet) checkVoids() {
-	share := func(h heightRecord) float64 { return float64(h.Voids) / float64(h.Samples) }
+	share := func(h *heightRecord) float64 { return float64(h.Voids) / float64(h.Samples) }
 	var shares []float64
 	for _, h := range s.heights {
 		if h.Voids < h.Samples {
@@ -306,11 +305,11 @@ func (s *fileSet) checkVoids() {
 	slices.Sort(shares)
 	usual := shares[len(shares)*9/10]
 
-	isOpen := func(h heightRecord) bool {
+	isOpen := func(h *heightRecord) bool {
 		for side, edge := range h.edges {
 			hasVoid := slices.ContainsFunc(edge[:], func(v float32) bool { return v != v })
 			other := s.measured(h.beside[side])
-			isEnd := h.beside[side] == noFile || other != nil && share(*other) > share(h)
+			isEnd := h.beside[side] == noFile || other != nil && share(other) > share(h)
 			if hasVoid && isEnd {
 				return true
 			}
@@ -371,8 +370,8 @@ func offsets(pairs [][2]float64) (all []float64) {
 // one of its sides is level.
 func (s *fileSet) checkSeams() {
 	var typical []float64
-	for i := range s.heights {
-		if all, n := s.around(&s.heights[i]); n > 1 {
+	for _, h := range s.heights {
+		if all, n := s.around(h); n > 1 {
 			typical = append(typical, spread(offsets(all), 0))
 		}
 	}
@@ -389,8 +388,7 @@ func (s *fileSet) checkSeams() {
 		return v >= h.step && v > times*usual && v > times*s.steepest(h)
 	}
 
-	for i := range s.heights {
-		h := &s.heights[i]
+	for _, h := range s.heights {
 		all, n := s.around(h)
 		if h.isFaulty || n < 2 {
 			continue
@@ -411,8 +409,7 @@ func (s *fileSet) checkSeams() {
 		}
 	}
 
-	for i := range s.heights {
-		h := &s.heights[i]
+	for _, h := range s.heights {
 		for side := range 2 {
 			pairs := s.pairs(h, side)
 			if len(pairs) < edgeHeights/2 || h.isFaulty {
