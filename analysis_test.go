@@ -597,7 +597,9 @@ func TestWaitEndsInOutage(t *testing.T) {
 		a, _ := c.send("GET", location+"?wait=1s", nil)
 		answered <- a.status
 	}()
-	waitFor(t, "the request to wait", func() bool { return ts.waitersOf() == 1 })
+	waitFor(t, "the request to wait after its first look", func() bool {
+		return ts.waitersOf() == 1 && len(ts.limits.pool.total) == 0
+	})
 	tx := must(ts.db.Begin(t.Context()))
 	defer tx.Rollback(context.Background())
 	if _, err := tx.Exec(t.Context(), `LOCK TABLE analyses`); err != nil {
