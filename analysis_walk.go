@@ -277,7 +277,7 @@ func (w *walker) look(ctx context.Context, dir *os.Root, names []string) []entry
 // sumGroups returns a checksum for each group of files that has a sidecar: of the sidecars' names,
 // sizes and times, and of the names of the rasters. The row of any file in the group may depend on
 // them. A sidecar that is a symbolic link or was written just now may change and keep its size and
-// time: then the checksum is random.
+// time. With such a sidecar the checksum is random, so that the files are read again next time.
 func (w *walker) sumGroups(ctx context.Context, dir *os.Root, names []string) map[string]int64 {
 	var sidecars []string
 	for _, name := range names {

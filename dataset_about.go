@@ -194,7 +194,7 @@ func parseDay(text string) (time.Time, error) {
 	return time.Parse(time.DateOnly, text)
 }
 
-// survey returns the first and the last moment of the survey, for STAC. A nil is not known.
+// survey returns the first and the last moment of the survey, for STAC; nil: unknown.
 func (a datasetAbout) survey() (first, last *time.Time) {
 	from, _ := parseDay(a.SurveyedFrom) // checked when it was stored
 	until, _ := parseDay(a.SurveyedUntil)

@@ -68,10 +68,10 @@ func (d dataset) missingPart(kind, name string) error {
 }
 
 // selectVisible limits a filter to the dataset in the path, and returns that dataset. If the path
-// has none, it limits the filter to the datasets that the caller may see. Of these it leaves those
-// that match the conditions of the filter that are about datasets: without one, the filter selects
-// no file. Some datasets say when they were surveyed. For their files that time counts, and not the
-// time of the file.
+// has none, it limits the filter to the datasets that the caller may see. Of these it keeps those
+// that match the filter's conditions about datasets. If none is left, the filter selects no file. A
+// dataset may say when it was surveyed. For its files that time counts, and not the time of the
+// file.
 func (c *catalogue) selectVisible(r *http.Request, f *fileFilter) (d dataset, err error) {
 	const from = `nullif(about ->> 'surveyed_from', '')::date`
 	const until = `nullif(about ->> 'surveyed_until', '')::date`
