@@ -29,7 +29,7 @@ import (
 const (
 	maxFileTokens     = 5_000
 	maxTestFileTokens = 8_000
-	maxProgramTokens  = 200_700
+	maxProgramTokens  = 200_600
 	maxAuditorTokens  = 32_000
 )
 

@@ -38,6 +38,7 @@ type fileRecord struct {
 
 	pathLength uint16 // in bytes
 	nameRank   uint8  // nameFollows and so on
+	isCopy     bool   // it is at the place of another file
 
 	heights *heightRecord // nil: they were not read
 	*fileKind
@@ -103,10 +104,9 @@ type fileSet struct {
 	heights    []*heightRecord
 	unmeasured map[string]int // how many rasters have no heights, by the reason
 
-	grids  []tileGrid
-	rules  map[uint64]nameRule // by pattern
-	flaws  map[string]*flawList
-	isCopy map[int32]bool // files at the place of another
+	grids []tileGrid
+	rules map[uint64]nameRule  // by pattern
+	flaws map[string]*flawList // by code
 
 	seed    maphash.Seed
 	names   *regexp.Regexp         // as expected
@@ -149,7 +149,6 @@ func newFileSet(n int64, expected storedExpectation) *fileSet {
 		files:      make([]fileRecord, 0, n),
 		flaws:      map[string]*flawList{},
 		unmeasured: map[string]int{},
-		isCopy:     map[int32]bool{},
 		seed:       maphash.MakeSeed(),
 		names:      expected.namePattern(),
 		kinds:      map[fileKind]*fileKind{},

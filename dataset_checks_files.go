@@ -296,9 +296,9 @@ func pixels(size, pixel float64) string {
 // covered returns about how many square kilometres the located tiles cover. Copies do not count.
 // Where other tiles overlap, both count.
 func (s *fileSet) covered() (area float64) {
-	for i, r := range s.files {
+	for _, r := range s.files {
 		size := r.w * r.h
-		isCounted := r.isLocated() && r.isTile() && !s.isCopy[int32(i)]
+		isCounted := r.isLocated() && r.isTile() && !r.isCopy
 		if !isCounted {
 			continue
 		}
@@ -363,7 +363,7 @@ func (s *fileSet) checkSamePlace() {
 				continue
 			}
 
-			s.isCopy[i] = true
+			s.files[i].isCopy = true
 
 			code := "overlap"
 			detail := "the same extent as an older file: "

@@ -423,11 +423,11 @@ func (g *tileGrid) overlap(a, b *fileRecord) float64 {
 // checkOverlap finds the neighbours that a misaligned tile overlaps. If both are misaligned, the
 // one with the later path gets the finding. Tiles with the same extent are left to checkSamePlace.
 func (s *fileSet) checkOverlap(g *tileGrid, file int32, around []int32) {
-	if s.isCopy[file] {
+	r := &s.files[file]
+	if r.isCopy {
 		return
 	}
 
-	r := &s.files[file]
 	area := 0.0 // what they share
 	first := noFile
 	n := int64(0) // how many neighbours it overlaps
