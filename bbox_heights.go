@@ -87,3 +87,14 @@ func compressionName(v float64) *string {
 	}
 	return new(cmp.Or(names[v], fmt.Sprint(v)))
 }
+
+// metresOf returns the length of a unit of heights in metres: 1 for one that it does not know.
+func metresOf(unit string) float64 {
+	switch unit {
+	case "foot":
+		return 0.3048
+	case "US survey foot":
+		return 1200.0 / 3937
+	}
+	return 1
+}

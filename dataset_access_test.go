@@ -489,7 +489,7 @@ func (w *hiddenWalk) ask() map[string]answer {
 		for _, id := range datasets {
 			for i := range 3 {
 				value := strings.NewReplacer("{id}", id, "{file}", files[i], "{analysis}", analyses[i], "{code}", findingKinds()[i*5].code,
-					"{path...}", []string{"a1.tif", "okapi1.tif"}[i%2], "{$}", "")
+					"{path...}", []string{"a1.tif", "okapi1.tif"}[i%2], "{$}", "", "{z}/{x}/{y}", "2/1/1.png")
 				paths[value.Replace(rt.path)] = true
 			}
 		}

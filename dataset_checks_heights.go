@@ -37,15 +37,9 @@ func (s *fileSet) addHeights(r *fileRecord, found *fileHeights) {
 	h := &heightRecord{
 		heightFigures: found.Statistics.heightFigures,
 		file:          int32(len(s.files)),
-		metres:        1,
+		metres:        metresOf(r.heightUnit),
 		step:          0.5,
 		beside:        [4]int32{noFile, noFile, noFile, noFile},
-	}
-	switch r.heightUnit {
-	case "foot":
-		h.metres = 0.3048
-	case "US survey foot":
-		h.metres = 1200.0 / 3937
 	}
 	if strings.Contains(r.sampleType, "int") {
 		h.step = 3 // rounded heights make steps, too

@@ -264,8 +264,9 @@ func (c *catalogue) addHeights(
 		}
 	}
 
-	read := func() error { return c.readHeightsAt(ctx, directory, file, points, way) }
-	err := c.askFileSystem(ctx, directory, read, nil)
+	err := c.readRaster(ctx, directory, file, func(r *raster) error {
+		return readHeightsAt(ctx, r, points, way)
+	})
 	if problemIn(err) != nil || ctx.Err() != nil {
 		return err
 	}
@@ -297,60 +298,69 @@ func (c *catalogue) addHeights(
 	return nil
 }
 
-// readHeightsAt sets the heights of a file at these points. The error says why it has none.
-func (c *catalogue) readHeightsAt(
+// readHeightsAt sets the heights at points in a raster.
+func readHeightsAt(ctx context.Context, r *raster, points []heightPoint, way interpolation) (err error) {
+	// The raster keeps only the block that it has decoded last, so points of one block come
+	// together.
+	slices.SortFunc(points, func(p, q heightPoint) int {
+		return cmp.Or(
+			int(p.row)/r.blockHeight-int(q.row)/r.blockHeight,
+			int(p.column)/r.blockWidth-int(q.column)/r.blockWidth)
+	})
+	for i := range points {
+		p := &points[i]
+		p.height, err = r.heightAt(ctx, p.column, p.row, way)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readRaster calls use with the raster of a file, and returns its error. If the file system does
+// not answer, the error is a problem, and use may still run.
+func (c *catalogue) readRaster(
 	ctx context.Context,
 	directory string,
 	file datasetFile,
-	points []heightPoint,
-	way interpolation,
+	use func(*raster) error,
 ) error {
-	dir, wrong := c.core.cfg.findDirectory(directory)
-	if wrong != nil {
-		return errors.New("the directory is not below a root any more")
-	}
-	root, _, err := dir.open()
-	if err != nil {
-		return err
-	}
-
-	reader := &fileReader{root: root, now: c.core.now}
-	defer reader.close()
-	reader.opened = func(m *extent) {
-		isSame := m.Width != nil && m.Height != nil && *m.Width == *file.Width && *m.Height == *file.Height
-		if !isSame {
-			err = errors.New("the file has changed since it was analysed")
-			return
+	read := func() error {
+		dir, wrong := c.core.cfg.findDirectory(directory)
+		if wrong != nil {
+			return errors.New("the directory is not below a root any more")
 		}
-
-		var raster *raster
-		raster, err = reader.header.openRaster(ctx, m)
+		root, _, err := dir.open()
 		if err != nil {
-			return
+			return err
 		}
 
-		// The raster keeps only the block that it has decoded last, so points of one block come
-		// together.
-		slices.SortFunc(points, func(p, q heightPoint) int {
-			return cmp.Or(
-				int(p.row)/raster.blockHeight-int(q.row)/raster.blockHeight,
-				int(p.column)/raster.blockWidth-int(q.column)/raster.blockWidth)
-		})
-		for i := range points {
-			p := &points[i]
-			p.height, err = raster.heightAt(ctx, p.column, p.row, way)
-			if err != nil {
+		reader := &fileReader{root: root, now: c.core.now}
+		defer reader.close()
+		isOpened := false
+		reader.opened = func(m *extent) {
+			isOpened = true
+			isSame := m.Width != nil && m.Height != nil && *m.Width == *file.Width && *m.Height == *file.Height
+			if !isSame {
+				err = errors.New("the file has changed since it was analysed")
 				return
 			}
-		}
-	}
 
-	m, isThere := reader.readEntry(entry{Path: file.Path, Size: file.SizeBytes})
-	if !isThere {
-		return errors.New("the file is gone")
+			var raster *raster
+			raster, err = reader.header.openRaster(ctx, m)
+			if err == nil {
+				err = use(raster)
+			}
+		}
+
+		m, isThere := reader.readEntry(entry{Path: file.Path, Size: file.SizeBytes})
+		if !isThere {
+			return errors.New("the file is gone")
+		}
+		if !isOpened {
+			return errors.New(*m.Reason)
+		}
+		return err
 	}
-	if err == nil && m.Reason != nil {
-		return errors.New(*m.Reason)
-	}
-	return err
+	return c.askFileSystem(ctx, directory, read, nil)
 }

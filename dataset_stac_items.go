@@ -80,23 +80,7 @@ func (c *catalogue) itemOf(r *http.Request, f datasetFile, about datasetAbout) o
 		properties["proj:shape"] = []int64{*f.Height, *f.Width}
 	}
 
-	data := object{
-		"href":      href,
-		"type":      mediaType(f.extent),
-		"title":     f.Path,
-		"roles":     []string{"data"},
-		"file:size": f.SizeBytes,
-	}
-	if checksum := f.multihash(); checksum != "" {
-		data["file:checksum"] = checksum
-	}
-
-	extensions := []string{stacProjection, stacFile}
-	if h := f.Heights; h != nil && h.Statistics != nil {
-		extensions = append(extensions, stacRaster)
-		data["raster:bands"] = []object{h.Statistics.stac()}
-	}
-
+	assets, extensions := stacAssets(f, base, href)
 	item := featureOf(f.ElevationDatasetFileMeta, properties)
 	maps.Copy(item, object{
 		"stac_version":    "1.0.0",
@@ -109,9 +93,38 @@ func (c *catalogue) itemOf(r *http.Request, f datasetFile, about datasetAbout) o
 			stacLink("parent", collection, typeJSON),
 			stacLink("collection", collection, typeJSON),
 		},
-		"assets": object{"data": data},
+		"assets": assets,
 	})
 	return item
+}
+
+// stacAssets returns the assets of an item, and the extensions that it uses: the file at href, and
+// a picture of its heights if an analysis has read them.
+func stacAssets(f datasetFile, base, href string) (assets object, extensions []string) {
+	data := object{
+		"href":      href,
+		"type":      mediaType(f.extent),
+		"title":     f.Path,
+		"roles":     []string{"data"},
+		"file:size": f.SizeBytes,
+	}
+	if checksum := f.multihash(); checksum != "" {
+		data["file:checksum"] = checksum
+	}
+
+	assets = object{"data": data}
+	extensions = []string{stacProjection, stacFile}
+	if h := f.Heights; h != nil && h.Statistics != nil {
+		extensions = append(extensions, stacRaster)
+		data["raster:bands"] = []object{h.Statistics.stac()}
+		assets["thumbnail"] = object{
+			"href":  fmt.Sprintf("%s/api/v1/datasets/%d/files/%d/relief.png?size=256", base, f.DatasetID, f.ID),
+			"type":  "image/png",
+			"title": "Picture of the heights",
+			"roles": []string{"thumbnail"},
+		}
+	}
+	return assets, extensions
 }
 
 // itemFilters are the parameters of a search.

@@ -46,6 +46,15 @@ func (r *raster) interpolate(ctx context.Context, x, y float64, way interpolatio
 		return 0, err
 	}
 
+	return way.blend(heights, w, x, y), nil
+}
+
+// blend returns the height of a place, from the samples of a window around it: NaN if a sample with
+// a weight is void. Samples outside of the window are those at its edge.
+func (way interpolation) blend(heights []float64, w window, x, y float64) float64 {
+	column, inX := way.weights(x)
+	row, inY := way.weights(y)
+
 	sum := 0.0
 	for i, weightY := range inY {
 		for j, weightX := range inX {
@@ -58,7 +67,7 @@ func (r *raster) interpolate(ctx context.Context, x, y float64, way interpolatio
 			sum += weight * heights[atY*w.width+atX]
 		}
 	}
-	return sum, nil
+	return sum
 }
 
 // weights returns the first of the samples that make a height along one direction, and the weight

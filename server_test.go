@@ -186,6 +186,9 @@ func (m *matrix) target(rt route) (path string, body any) {
 	if strings.HasSuffix(rt.path, ".vrt") || strings.HasPrefix(rt.path, stacPath) {
 		os.WriteFile(filepath.Join(m.datasets, name, "a.tif"), geographicTIFF(7, 46), 0o644)
 	}
+	if strings.HasSuffix(rt.path, "/relief.png") {
+		os.WriteFile(filepath.Join(m.datasets, name, "a.tif"), terrainTIFF(0, 0, hills).build(), 0o644)
+	}
 	manager, analyst, author := m.each[datasetManage], m.each[datasetAnalyze], m.each[adminSystemMessage]
 	dataset := manager.must(201, "POST", "/api/v1/datasets", map[string]string{"name": name, "path": name}).header.Get("Location")
 	path = strings.Replace(rt.path, "/api/v1/datasets/{id}", dataset, 1)
@@ -222,6 +225,8 @@ func (m *matrix) target(rt route) (path string, body any) {
 		_, analysis, _ := strings.Cut(run, "/analyses/")
 		file := m.each[datasetRead].must(200, "GET", dataset+"/files", nil).items()[0]["id"]
 		path = strings.NewReplacer("{analysis}", analysis, "{file}", fmt.Sprint(file), "{path...}", "a.txt").Replace(path)
+	case strings.HasSuffix(path, "/{z}/{x}/{y}"):
+		path = strings.TrimSuffix(path, "{z}/{x}/{y}") + "1/0/0.png"
 	case strings.HasSuffix(path, "/elevation") && rt.method == "GET":
 		path += "?point=7,46"
 	case strings.HasSuffix(path, "/{dataset}"):

@@ -1,0 +1,331 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"image"
+	"image/png"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+)
+
+// Limits of pictures of heights.
+const (
+	maxPictureSize    = 1024    // pixels along the longer side
+	maxPictureSamples = 1 << 28 // that are read for the picture of a file
+	maxTileSamples    = 6 << 20 // that are read for a tile
+	maxTileFiles      = 64      // a tile that more files meet is empty
+	maxTileZoom       = 24
+	tileSize          = 256 // pixels
+)
+
+// tileCircumference is the length of the equator in Web Mercator (EPSG:3857), in metres.
+const tileCircumference = 2 * math.Pi * 6378137
+
+// getRelief answers GET /api/v1/datasets/{id}/files/{file}/relief.png, a picture of the heights
+// with up to size pixels along its longer side.
+func (c *catalogue) getRelief(w http.ResponseWriter, r *http.Request) error {
+	size := 512
+	if text := r.URL.Query().Get("size"); text != "" {
+		var err error
+		size, err = strconv.Atoi(text)
+		if err != nil || size < 1 || size > maxPictureSize {
+			return invalid{{"size", fieldOutOfRange, "must be from 1 to 1024"}}.err()
+		}
+	}
+
+	d, err := c.pathDataset(r)
+	if err != nil {
+		return err
+	}
+	file, err := c.pathFile(r)
+	if err != nil {
+		return err
+	}
+	if file.Width == nil || file.Height == nil {
+		return d.missingPart("picture of file", r.PathValue("file"))
+	}
+	if isKnown := tagPicture(w, r, file); isKnown {
+		return nil
+	}
+
+	// The picture has no more pixels than the file has samples.
+	columns := float64(*file.Width)
+	rows := float64(*file.Height)
+	scale := min(1, float64(size)/max(columns, rows))
+	p := newHeightPicture(int(max(1, columns*scale)), int(max(1, rows*scale)))
+	for i := range p.places {
+		p.places[i] = [2]float64{
+			(float64(i%p.width) - 0.5) * columns / float64(p.width-2),
+			(float64(i/p.width) - 0.5) * rows / float64(p.height-2),
+		}
+	}
+
+	callerOf(r).slots.leavePool()
+	most := maxPictureSamples
+	err = c.addHeightsOf(r.Context(), d.Path, file, p, &most)
+	if problemIn(err) != nil || r.Context().Err() != nil {
+		return err
+	}
+	if err != nil {
+		return newProblem(http.StatusNotFound, codeNotFound, "No picture: heights not read: "+reasonOf(err)+".")
+	}
+
+	ground := 30.0
+	if file.ResolutionM != nil {
+		ground = *file.ResolutionM
+	}
+	return writePicture(w, p.relief(ground/scale))
+}
+
+// tagPicture sets the entity tag of a picture that is made of these rows, and answers with 304 if
+// the client has the picture already.
+func tagPicture(w http.ResponseWriter, r *http.Request, rows any) (isKnown bool) {
+	tag := tagOf(object{"rows": rows, "query": r.URL.RawQuery, "version": version})
+	w.Header().Set("ETag", tag)
+	w.Header().Set("Cache-Control", "private, no-cache")
+
+	known := r.Header["If-None-Match"]
+	isKnown = matchesTag(known, tag) || matchesTag(known, "W/"+tag)
+	if isKnown {
+		w.WriteHeader(http.StatusNotModified)
+	}
+	return isKnown
+}
+
+// writePicture answers with a picture as PNG.
+func writePicture(w http.ResponseWriter, picture image.Image) error {
+	var body bytes.Buffer
+	encoder := png.Encoder{CompressionLevel: png.BestSpeed}
+	if err := encoder.Encode(&body, picture); err != nil {
+		return err
+	}
+	return writeBytes(w, http.StatusOK, "image/png", body.Bytes())
+}
+
+// addHeightsOf adds the heights of a file to a picture, in metres. It takes the samples that it
+// reads from most.
+func (c *catalogue) addHeightsOf(
+	ctx context.Context,
+	directory string,
+	file datasetFile,
+	p *heightPicture,
+	most *int,
+) error {
+	metres := 1.0
+	if file.Unit != nil {
+		metres = metresOf(*file.Unit)
+	}
+	return c.readRaster(ctx, directory, file, func(raster *raster) error {
+		return p.addHeights(ctx, raster, most, metres)
+	})
+}
+
+// mapTile is a square of Web Mercator: at zoom 0 one is the world, and each zoom cuts it in four. x
+// counts from 180° west, y from the north.
+type mapTile struct{ zoom, x, y int }
+
+// readTile reads the tile in the path, or returns a 404.
+func readTile(r *http.Request) (t mapTile, err error) {
+	y, isPNG := strings.CutSuffix(r.PathValue("y"), ".png")
+	texts := [3]string{r.PathValue("z"), r.PathValue("x"), y}
+	numbers := [3]*int{&t.zoom, &t.x, &t.y}
+
+	isTile := isPNG
+	for i, text := range texts {
+		n, err := strconv.ParseUint(text, 10, maxTileZoom)
+		*numbers[i] = int(n)
+		isTile = isTile && err == nil
+	}
+	if !isTile || t.zoom > maxTileZoom || max(t.x, t.y) >= 1<<t.zoom {
+		return t, notFound("tile", strings.Join(texts[:], "/"))
+	}
+	return t, nil
+}
+
+// position returns the longitude and latitude of a place, in pixels from the tile's north-west
+// corner. East and west of the world, it is that of its edge.
+func (t mapTile) position(x, y float64) (lon, lat float64) {
+	const almost = 180 - 1e-9 // 180 would be -180 in some rasters
+	world := float64(int(1) << t.zoom)
+	lon = (float64(t.x)+x/tileSize)/world*360 - 180
+	lat = math.Atan(math.Sinh(math.Pi*(1-2*(float64(t.y)+y/tileSize)/world))) * 180 / math.Pi
+	return min(max(lon, -almost), almost), lat
+}
+
+// box returns the box of the tile.
+func (t mapTile) box() *mapBox {
+	west, north := t.position(0, 0)
+	east, south := t.position(tileSize, tileSize)
+	return &mapBox{
+		West:  west,
+		South: south,
+		East:  east,
+		North: north,
+	}
+}
+
+// setPlaces sets where the pixels of the tile lie in the raster of a file. It reports whether the
+// CRS of the file is known. It computes every 16th
+// place of a row and column, and those between lie on straight lines. At a zoom below 8 these would
+// be curved, and it computes each.
+func (t mapTile) setPlaces(p *heightPicture, file datasetFile) (isKnown bool) {
+	crs, shift, isKnown := file.knownCRS()
+	if !isKnown {
+		return false
+	}
+
+	step := 16
+	if t.zoom < 8 {
+		step = 1
+	}
+
+	across := p.width/step + 2
+	nodes := make([][2]float64, across*across)
+	for i := range nodes {
+		nodes[i] = [2]float64{math.NaN(), math.NaN()}
+		lon, lat := t.position(float64(i%across*step)-0.5, float64(i/across*step)-0.5)
+		column, row, err := file.pixelAt(crs, shift, lon, lat)
+		if err == nil {
+			nodes[i] = [2]float64{column, row}
+		}
+	}
+
+	for i := range p.places {
+		column := i % p.width
+		row := i / p.width
+		node := row/step*across + column/step
+		east := float64(column%step) / float64(step)
+		south := float64(row%step) / float64(step)
+		for axis := range 2 {
+			north := nodes[node][axis]*(1-east) + nodes[node+1][axis]*east
+			below := nodes[node+across][axis]*(1-east) + nodes[node+across+1][axis]*east
+			p.places[i][axis] = north*(1-south) + below*south
+		}
+	}
+	return true
+}
+
+// getTile answers GET /api/v1/datasets/{id}/tiles/{z}/{x}/{y}.png with the heights in a tile of
+// Web Mercator: as a relief, or as numbers in the form terrarium. The finest file that has a height
+// at a pixel counts. Files whose heights cannot be read are left out.
+func (c *catalogue) getTile(w http.ResponseWriter, r *http.Request) error {
+	style, err := readTileStyle(r)
+	if err != nil {
+		return err
+	}
+	t, err := readTile(r)
+	if err != nil {
+		return err
+	}
+
+	status := fileStatusOK
+	f := fileFilter{
+		status: &status,
+		box:    t.box(),
+		sort:   sortFinest,
+	}
+	d, err := c.selectVisible(r, &f)
+	if err != nil {
+		return err
+	}
+	files, next, err := findFiles(r.Context(), c.core.db, f, firstFile(), maxTileFiles)
+	if err != nil {
+		return err
+	}
+	if next != nil {
+		files = nil
+	}
+	if isKnown := tagPicture(w, r, files); isKnown {
+		return nil
+	}
+
+	callerOf(r).slots.leavePool()
+	p := newHeightPicture(tileSize, tileSize)
+	most := maxTileSamples
+	for _, file := range files {
+		if err := shareCore(r.Context(), c.core.db); err != nil {
+			return err
+		}
+		if isKnown := t.setPlaces(p, file); !isKnown {
+			continue // only a file of a former version of the registry
+		}
+		err := c.addHeightsOf(r.Context(), d.Path, file, p, &most)
+		if problemIn(err) != nil || r.Context().Err() != nil {
+			return err
+		}
+	}
+
+	if style == styleTerrarium {
+		return writePicture(w, p.terrarium())
+	}
+	_, lat := t.position(tileSize/2, tileSize/2)
+	pixel := tileCircumference * math.Cos(lat*math.Pi/180) / tileSize / float64(int(1)<<t.zoom)
+	return writePicture(w, p.relief(pixel))
+}
+
+// The styles of tiles.
+const (
+	styleRelief    = "relief"
+	styleTerrarium = "terrarium"
+)
+
+// readTileStyle reads the style of tiles from the query.
+func readTileStyle(r *http.Request) (string, error) {
+	style := r.URL.Query().Get("style")
+	switch style {
+	case "":
+		return styleRelief, nil
+	case styleRelief, styleTerrarium:
+		return style, nil
+	}
+	return "", invalid{{"style", fieldUnknown, "must be relief or terrarium"}}.err()
+}
+
+// getTileJSON answers GET /api/v1/datasets/{id}/tiles.json: where the tiles of a dataset are, as
+// TileJSON 3.0.0. At the largest zoom a pixel is at most as large as a sample of the finest file;
+// two zooms less still need few samples.
+func (c *catalogue) getTileJSON(w http.ResponseWriter, r *http.Request) error {
+	style, err := readTileStyle(r)
+	if err != nil {
+		return err
+	}
+	d, err := c.pathDataset(r)
+	if err != nil {
+		return err
+	}
+	found, err := listCollections(r.Context(), c.core.db, []int64{d.ID})
+	if err != nil || len(found) == 0 {
+		return err
+	}
+
+	path := fmt.Sprintf("/api/v1/datasets/%d/tiles/{z}/{x}/{y}.png?style=%s", d.ID, style)
+	answer := object{
+		"tilejson":    "3.0.0",
+		"name":        d.Name,
+		"description": d.Description,
+		"tiles":       []string{c.core.baseURL(r) + path},
+		"minzoom":     0,
+		"maxzoom":     0,
+		"encoding":    style,
+	}
+	box := found[0].bounds()
+	if box != nil {
+		if box[0] > box[2] { // it crosses 180°
+			box[0] = -180
+			box[2] = 180
+		}
+		answer["bounds"] = box
+	}
+
+	if finest := found[0].Finest; finest != nil && box != nil {
+		pixel := tileCircumference * math.Cos((box[1]+box[3])/2*math.Pi/180) / tileSize
+		zoom := int(min(max(math.Ceil(math.Log2(pixel / *finest)), 0), maxTileZoom))
+		answer["maxzoom"] = zoom
+		answer["minzoom"] = max(0, zoom-2)
+	}
+	return writeTagged(w, r, answer)
+}

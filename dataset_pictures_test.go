@@ -1,0 +1,187 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"image"
+	"image/png"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// picture gets a picture.
+func (c client) picture(path string) image.Image {
+	c.t.Helper()
+	a := c.must(200, "GET", path, nil)
+	check(c.t, path+": type", a.header.Get("Content-Type"), "image/png")
+	drawn, err := png.Decode(bytes.NewReader(a.body))
+	if err != nil {
+		c.t.Fatalf("%s: %v", path, err)
+	}
+	return drawn
+}
+
+// startTerrain starts a service with a dataset of these files, and returns a client and the dataset.
+func startTerrain(t *testing.T, files map[string]pixelTIFF) (c client, dataset string) {
+	t.Helper()
+	ts := startServer(t, nil)
+	c = ts.signIn("root", "all")
+	dir := filepath.Join(ts.datasets, "terrain")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, f := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), f.build(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dataset = c.addDataset("terrain")
+	c.analyze(dataset, nil)
+	return c, dataset
+}
+
+// TestRelief: the picture of a file has a pixel for each sample at most. Slopes towards the north-west are brighter than
+// others, and voids are transparent.
+func TestRelief(t *testing.T) {
+	t.Parallel()
+	ridge := terrainTIFF(0, 0, func(x, y float64) float64 {
+		if x < 50 && y < 50 {
+			return -9999
+		}
+		return 300 - math.Abs(x-160)
+	})
+	packed := terrainTIFF(1, 0, hills)
+	packed.compression = 50000
+	c, dataset := startTerrain(t, map[string]pixelTIFF{"ridge.tif": ridge, "packed.tif": packed})
+	of := func(name string) string {
+		return fmt.Sprintf("%s/files/%d/relief.png", dataset, c.files(dataset)[name].ID)
+	}
+
+	drawn := c.picture(of("ridge.tif"))
+	check(t, "size", drawn.Bounds().Size(), image.Pt(32, 32))
+	brightness := func(x, y int) int {
+		r, g, b, _ := drawn.At(x, y).RGBA()
+		return int(r+g+b) / 3 >> 8
+	}
+	west, east := brightness(8, 16), brightness(24, 16)
+	check(t, fmt.Sprintf("the western slope (%d) is brighter than the eastern one (%d)", west, east), west > east+20, true)
+	_, _, _, opaque := drawn.At(2, 2).RGBA()
+	check(t, "opacity of a void", opaque, 0)
+
+	check(t, "size of a small picture", c.picture(of("ridge.tif")+"?size=8").Bounds().Size(), image.Pt(8, 8))
+	a := c.refused(404, "not_found", "GET", of("packed.tif"), nil)
+	checkHas(t, "reason", a.text("detail"), "heights not read: compressed with ZSTD")
+	for _, size := range []string{"0", "1025", "x"} {
+		c.refused(422, "invalid", "GET", of("ridge.tif")+"?size="+size, nil)
+	}
+
+	tag := c.must(200, "GET", of("ridge.tif"), nil).header.Get("ETag")
+	c.must(304, "GET", of("ridge.tif"), nil, "If-None-Match: "+tag)
+
+	c.analyze(dataset, withHeights)
+	for _, feature := range c.must(200, "GET", stacPath+"/search", nil).json["features"].([]any) {
+		thumbnail, has := feature.(map[string]any)["assets"].(map[string]any)["thumbnail"].(map[string]any)
+		title := feature.(map[string]any)["properties"].(map[string]any)["title"]
+		check(t, fmt.Sprint(title, " has a thumbnail"), has, title == "ridge.tif")
+		if has {
+			c.picture(strings.TrimPrefix(thumbnail["href"].(string), c.url))
+		}
+	}
+}
+
+// heightIn returns the height that a pixel of the form terrarium has, as MapLibre reads it.
+func heightIn(drawn image.Image, x, y int) float64 {
+	r, g, b, _ := drawn.At(x, y).RGBA()
+	return float64(r>>8)*256 + float64(g>>8) + float64(b>>8)/256 - 32768
+}
+
+// TestTiles: the pixels of a tile have the heights of their places, from the finest file that has one there.
+func TestTiles(t *testing.T) {
+	t.Parallel()
+	coarse := terrainTIFF(0, 0, hills)
+	fine := terrainTIFF(0, 0, func(x, y float64) float64 {
+		if x < 80 {
+			return -9999 // there, the coarse file counts
+		}
+		return 2000 + x
+	})
+	fine.place = with(doubles(tagModelPixelScale, 5, 5, 0), doubles(tagModelTiepoint, 0, 0, 0, 500_000, 5_400_000, 0),
+		geoKeyTag([4]float64{1024, 0, 1, 1}, [4]float64{1025, 0, 1, 1}, [4]float64{3072, 0, 1, 25832}))
+	packed := terrainTIFF(0, 0, hills)
+	packed.compression = 50000
+	c, dataset := startTerrain(t, map[string]pixelTIFF{"coarse.tif": coarse, "fine.tif": fine, "packed.tif": packed})
+
+	source := c.must(200, "GET", dataset+"/tiles.json?style=terrarium", nil).json
+	check(t, "largest zoom", fmt.Sprint(source["maxzoom"], source["minzoom"]), "15 13")
+	bounds := source["bounds"].([]any)
+	lon := (bounds[0].(float64) + bounds[2].(float64)) / 2
+	lat := (bounds[1].(float64) + bounds[3].(float64)) / 2
+
+	for zoom := 5; zoom <= 20; zoom++ {
+		world := float64(int(1) << zoom)
+		rad := lat * math.Pi / 180
+		tile := mapTile{zoom, int((lon + 180) / 360 * world), int((1 - math.Asinh(math.Tan(rad))/math.Pi) / 2 * world)}
+		drawn := c.picture(fmt.Sprintf("%s/tiles/%d/%d/%d.png?style=terrarium", dataset, tile.zoom, tile.x, tile.y))
+
+		// Compare with the heights of places. At small zooms the picture is of an overview, if there is one; here is none.
+		var points [][2]float64
+		var got []float64
+		for i := range 1000 {
+			x, y := i*37%256, i*101%256
+			lon, lat := tile.position(float64(x)+0.5, float64(y)+0.5)
+			points = append(points, [2]float64{lon, lat})
+			got = append(got, heightIn(drawn, x, y))
+		}
+		wrong, land := 0, 0
+		for i, item := range c.must(200, "POST", "/api/v1/elevation", map[string]any{"points": points}).items() {
+			want, _ := item["height"].(float64) // 0: none
+			if want != 0 {
+				land++
+			}
+			// Straight lines between every 16th place are a little off, which the steepest slope turns into a height.
+			if math.Abs(got[i]-want) > 1.0/256+0.01 {
+				wrong++
+			}
+		}
+		check(t, fmt.Sprintf("wrong heights of %d at zoom %d", land, zoom), wrong > 3, false)
+		if zoom >= 16 {
+			check(t, fmt.Sprintf("tile %v has heights", tile), land > 0, true)
+		}
+	}
+
+	c.picture(dataset + "/tiles/15/17000/11000.png")
+	for _, path := range []string{"15/1/1", "15/1/1.jpg", "25/0/0.png", "3/8/0.png", "3/0/8.png", "x/0/0.png", "3/-1/0.png"} {
+		c.refused(404, "not_found", "GET", dataset+"/tiles/"+path, nil)
+	}
+	c.refused(422, "invalid", "GET", dataset+"/tiles/1/0/0.png?style=best", nil)
+	c.refused(422, "invalid", "GET", dataset+"/tiles.json?style=best", nil)
+	tag := c.must(200, "GET", dataset+"/tiles/13/1/1.png", nil).header.Get("ETag")
+	c.must(304, "GET", dataset+"/tiles/13/1/1.png", nil, "If-None-Match: "+tag)
+}
+
+// TestTilesOfTheWorld: tiles of a raster around the world have its heights up to 180° and on both sides of it.
+func TestTilesOfTheWorld(t *testing.T) {
+	t.Parallel()
+	world := terrainTIFF(0, 0, hills)
+	world.width, world.height = 360, 180
+	world.value = func(_, x, y int) float64 { return float64(x*10 + y) }
+	world.place = with(doubles(tagModelPixelScale, 1, 1, 0), doubles(tagModelTiepoint, 0, 0, 0, -180, 90, 0),
+		geoKeyTag([4]float64{1024, 0, 1, 2}, [4]float64{1025, 0, 1, 1}, [4]float64{2048, 0, 1, 4326}))
+	c, dataset := startTerrain(t, map[string]pixelTIFF{"world.tif": world})
+
+	for _, tile := range []mapTile{{0, 0, 0}, {1, 1, 0}, {3, 7, 3}, {8, 255, 100}, {8, 0, 100}, {9, 511, 255}} {
+		drawn := c.picture(fmt.Sprintf("%s/tiles/%d/%d/%d.png?style=terrarium", dataset, tile.zoom, tile.x, tile.y))
+		for i := range 256 {
+			lon, lat := tile.position(float64(i)+0.5, 128.5)
+			x := min(max(lon+180-0.5, 0), 359)
+			y := min(max(90-lat-0.5, 0), 179)
+			if got, want := heightIn(drawn, i, 128), x*10+y; math.Abs(got-want) > 0.05 {
+				t.Errorf("tile %v, pixel %d: got %v, want %v", tile, i, got, want)
+				break
+			}
+		}
+	}
+}
