@@ -399,7 +399,10 @@ func expectCommand(ctx context.Context, o invocation, d dataset) error {
 		o.options.Set("boundary", string(boundary))
 	}
 	const fields = "crs vertical_crs posting sample_type nodata width height name boundary{}"
-	text, _ := json.Marshal(formBody(o.options, fields)) // text and sound JSON: there is no error
+	text, err := encodeBody(formBody(o.options, fields))
+	if err != nil {
+		return err
+	}
 
 	change := func(e *expectation) error { return json.Unmarshal(text, e) }
 	expected, analysisID, err := changeExpectation(ctx, o.db, operatorActor(), d.ID, change)

@@ -124,6 +124,7 @@ func usageSteps() []struct {
 		{"dataset expect tiles --crs EPSG:4326 --vertical-crs EPSG:5773 --posting 1 --sample-type uint8 --nodata 0 --width 4 --height 3 --name {n}.tif", "", 0, `2 of 2 files located; 2 not as specified`},
 		{"dataset expect tiles", "", 0, `CRS: EPSG:4326 \(WGS 84\)\nvertical CRS: EPSG:5773 \(EGM96 height\)\nposting: 1\n`},
 		{"dataset expect tiles --boundary $root/none", "", 1, `no such file`},
+		{"dataset expect tiles --name caf\xe9", "", 1, `The text is not UTF-8`},
 		{"dataset expect tiles --boundary=", "", 0, `CRS: EPSG:4326`},
 		{"vrt tiles --crs EPSG:4326 --resolution 0.25", "", 0, `<VRTDataset`},
 		{"elevation 170 -80 171 -80 --interpolation nearest --json", "", 0, `"reason":"no file covers the point"`},

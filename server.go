@@ -393,6 +393,15 @@ func (w *buffered) Header() http.Header { return w.header }
 // WriteHeader implements http.ResponseWriter. The status is not needed: handlers return errors.
 func (w *buffered) WriteHeader(int) {}
 
+// encodeBody returns the body of a request as JSON. Text that is not UTF-8 is a 400, because JSON
+// would replace it.
+func encodeBody(body map[string]any) ([]byte, error) {
+	if !utf8.ValidString(fmt.Sprint(body)) {
+		return nil, malformed(codeMalformedJSON, "The text is not UTF-8.")
+	}
+	return encodeJSON(body)
+}
+
 // callAPI calls the handler of an API route for a page or, as the operator, for a command, and
 // returns the answer. For a page it checks the route's own permission. r has the path values of the
 // route.
@@ -425,11 +434,7 @@ func (s *server) callAPI(r *http.Request, route, query string, body map[string]a
 	inner.Body = http.NoBody
 	inner.ContentLength = 0
 	if body != nil {
-		// JSON would replace what is not UTF-8.
-		if !utf8.ValidString(fmt.Sprint(body)) {
-			return nil, malformed(codeMalformedJSON, "The text is not UTF-8.")
-		}
-		encoded, err := encodeJSON(body)
+		encoded, err := encodeBody(body)
 		if err != nil {
 			return nil, err
 		}
