@@ -29,6 +29,17 @@ func (c *catalogue) pathDataset(r *http.Request) (dataset, error) {
 	return c.datasetOf(r, pathID(r, "id"))
 }
 
+// ofDataset returns a handler that runs do with the dataset in the path.
+func (c *catalogue) ofDataset(do func(w http.ResponseWriter, r *http.Request, d dataset) error) handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		d, err := c.pathDataset(r)
+		if err != nil {
+			return err
+		}
+		return do(w, r, d)
+	}
+}
+
 // datasetOf returns the dataset with that id. If there is none, or the caller may not see it, the
 // error is the same 404. It extends the caller's authorize, which ends long answers: that fails
 // once the caller may not see the dataset any more.

@@ -63,12 +63,7 @@ type filePair struct {
 
 // getComparison answers GET /api/v1/datasets/{id}/compare in JSON, or as text for Accept:
 // text/plain.
-func (c *catalogue) getComparison(w http.ResponseWriter, r *http.Request) error {
-	here, err := c.pathDataset(r)
-	if err != nil {
-		return err
-	}
-
+func (c *catalogue) getComparison(w http.ResponseWriter, r *http.Request, here dataset) error {
 	id, err := strconv.ParseInt(r.URL.Query().Get("with"), 10, 64)
 	if err != nil || id == here.ID {
 		return malformed(codeWrongType, "with must be the id of another dataset.")

@@ -51,7 +51,7 @@ func (c *catalogue) getContent(w http.ResponseWriter, r *http.Request) error {
 
 	var d dataset
 	var m ElevationDatasetFileMeta
-	getFile := func(ctx context.Context) (err error) {
+	err := withPoolSlot(r, quick, func(ctx context.Context) (err error) {
 		d, err = c.pathDataset(r.WithContext(ctx))
 		if err != nil {
 			return err
@@ -62,8 +62,7 @@ func (c *catalogue) getContent(w http.ResponseWriter, r *http.Request) error {
 			query, d.ID, path,
 		)
 		return err
-	}
-	err := withPoolSlot(r, quick, getFile)
+	})
 	if err != nil {
 		return err
 	}

@@ -80,7 +80,7 @@ const (
 )
 
 // getCoverage answers GET /api/v1/datasets/{id}/coverage.svg, a map of the files.
-func (c *catalogue) getCoverage(w http.ResponseWriter, r *http.Request) error {
+func (c *catalogue) getCoverage(w http.ResponseWriter, r *http.Request, d dataset) error {
 	by := r.URL.Query().Get("color")
 	isColor := by == "" || by == "resolution" || by == "status"
 	if !isColor {
@@ -88,11 +88,6 @@ func (c *catalogue) getCoverage(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	f, err := readFileFilter(r.URL.Query())
-	if err != nil {
-		return err
-	}
-
-	d, err := c.pathDataset(r)
 	if err != nil {
 		return err
 	}

@@ -121,7 +121,7 @@ const acceptedColumns = `
 
 // listFindings answers GET /api/v1/datasets/{id}/findings/{code}: the findings of a kind that
 // nobody has accepted, by path, at most maxFlaws.
-func (c *catalogue) listFindings(w http.ResponseWriter, r *http.Request) error {
+func (c *catalogue) listFindings(w http.ResponseWriter, r *http.Request, d dataset) error {
 	const query = `
 		SELECT
 			path,
@@ -142,18 +142,13 @@ func (c *catalogue) listFindings(w http.ResponseWriter, r *http.Request) error {
 		return notFound("list of findings", code)
 	}
 
-	d, err := c.pathDataset(r)
-	if err != nil {
-		return err
-	}
-
 	key := func(f findingFile) []string { return []string{f.Path} }
 	return writeRows(c.core, w, r, []string{""}, key, "list findings", query, d.ID, code)
 }
 
 // getFindingsTable answers GET /api/v1/datasets/{id}/findings.csv with the findings of all kinds,
 // at most maxFlaws of each, for spreadsheets.
-func (c *catalogue) getFindingsTable(w http.ResponseWriter, r *http.Request) error {
+func (c *catalogue) getFindingsTable(w http.ResponseWriter, r *http.Request, d dataset) error {
 	const query = `
 		SELECT ARRAY[
 			code,
@@ -166,11 +161,6 @@ func (c *catalogue) getFindingsTable(w http.ResponseWriter, r *http.Request) err
 		FROM dataset_findings
 		WHERE dataset_id = $1
 		ORDER BY code, path`
-
-	d, err := c.pathDataset(r)
-	if err != nil {
-		return err
-	}
 
 	rows, err := collect[struct{ Cells []string }](r.Context(), c.core.db, "list findings", query, d.ID, severities())
 	if err != nil {
@@ -193,18 +183,13 @@ func (c *catalogue) getFindingsTable(w http.ResponseWriter, r *http.Request) err
 }
 
 // listAccepted answers GET /api/v1/datasets/{id}/accepted-findings, in the order of acceptance.
-func (c *catalogue) listAccepted(w http.ResponseWriter, r *http.Request) error {
+func (c *catalogue) listAccepted(w http.ResponseWriter, r *http.Request, d dataset) error {
 	const query = `
 		SELECT ` + acceptedColumns + `
 		FROM accepted_findings
 		WHERE dataset_id = $1 AND id > $2::text::bigint
 		ORDER BY id
 		LIMIT $3`
-
-	d, err := c.pathDataset(r)
-	if err != nil {
-		return err
-	}
 
 	key := func(a acceptedFinding) []string { return []string{strconv.FormatInt(a.ID, 10)} }
 	return writeRows(c.core, w, r, []string{"0"}, key, "list accepted findings", query, d.ID)

@@ -92,12 +92,7 @@ func inSnapshot[T any](ctx context.Context, db *pgxpool.Pool, read func(context.
 }
 
 // getReport answers GET /api/v1/datasets/{id}/report in JSON, or as text for Accept: text/plain.
-func (c *catalogue) getReport(w http.ResponseWriter, r *http.Request) error {
-	d, err := c.pathDataset(r)
-	if err != nil {
-		return err
-	}
-
+func (c *catalogue) getReport(w http.ResponseWriter, r *http.Request, d dataset) error {
 	report, err := inSnapshot(r.Context(), c.core.db, d.report)
 	if err != nil {
 		return err
@@ -116,12 +111,7 @@ func (c *catalogue) getReport(w http.ResponseWriter, r *http.Request) error {
 }
 
 // getGaps answers GET /api/v1/datasets/{id}/gaps.geojson with the missing tiles.
-func (c *catalogue) getGaps(w http.ResponseWriter, r *http.Request) error {
-	d, err := c.pathDataset(r)
-	if err != nil {
-		return err
-	}
-
+func (c *catalogue) getGaps(w http.ResponseWriter, r *http.Request, d dataset) error {
 	grids, err := inSnapshot(r.Context(), c.core.db, d.storedGrids)
 	if err != nil {
 		return err

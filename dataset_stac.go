@@ -190,11 +190,7 @@ func (c *catalogue) listCollections(w http.ResponseWriter, r *http.Request) erro
 }
 
 // getCollection answers GET /api/v1/stac/collections/{id}.
-func (c *catalogue) getCollection(w http.ResponseWriter, r *http.Request) error {
-	d, err := c.pathDataset(r)
-	if err != nil {
-		return err
-	}
+func (c *catalogue) getCollection(w http.ResponseWriter, r *http.Request, d dataset) error {
 	found, err := listCollections(r.Context(), c.core.db, []int64{d.ID})
 	if err != nil {
 		return err

@@ -271,12 +271,7 @@ func (g vrtGrid) write(
 
 // getMosaic answers GET /api/v1/datasets/{id}/mosaic.vrt. With source=url its sources are the URLs
 // of the files; with path they are the paths below the dataset, for a VRT that lies there.
-func (c *catalogue) getMosaic(w http.ResponseWriter, r *http.Request) error {
-	d, err := c.pathDataset(r)
-	if err != nil {
-		return err
-	}
-
+func (c *catalogue) getMosaic(w http.ResponseWriter, r *http.Request, d dataset) error {
 	query := r.URL.Query()
 	relative := 0
 	source := cmp.Or(query.Get("source"), "url")

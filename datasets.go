@@ -274,11 +274,7 @@ func checkDatasetTexts(v *invalid, name, description *string) {
 }
 
 // getDataset answers GET /api/v1/datasets/{id}.
-func (c *catalogue) getDataset(w http.ResponseWriter, r *http.Request) error {
-	d, err := c.pathDataset(r)
-	if err != nil {
-		return err
-	}
+func (c *catalogue) getDataset(w http.ResponseWriter, r *http.Request, d dataset) error {
 	// The tag is of what is shown: it must not tell the directory.
 	shown := d.shownTo(actorOf(r))
 	details, err := summarizeDataset(r.Context(), c.core.db, shown)
