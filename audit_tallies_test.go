@@ -50,6 +50,20 @@ func TestTalliesOfActions(t *testing.T) {
 	}
 }
 
+// TestTalliesOutliveFailures: a count that could not be stored is stored the next time.
+func TestTalliesOutliveFailures(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	failures := &ts.accounts.failures
+	failures.add(tally{action: "verify.refused", target: "user:ada"}, 7)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	check(t, "flush fails", failures.flush(ended, ts.db) != nil, true)
+	failures.add(tally{action: "verify.refused", target: "user:ada"}, 2)
+	check(t, "error of flush", failures.flush(t.Context(), ts.db), nil)
+	check(t, "stored attempts", ts.queryInt(`SELECT (after ->> 'attempts')::int FROM audit_log WHERE action = 'verify.refused'`), 9)
+}
+
 // TestTalliesAtTheEnd: a service that stops stores what it has counted.
 func TestTalliesAtTheEnd(t *testing.T) {
 	t.Parallel()

@@ -223,6 +223,7 @@ func TestDTED(t *testing.T) {
 		{"behind VOL and HDR labels", fmt.Sprintf("%-80s%-80s%s", "VOL1", "HDR1", good), size + 160, "ok", box, "EPSG:4326", "", ""},
 		{"swapped", dted("0430000N", "0800000W", "03000300", "01210121", "MSL", "WGS84"), size, "ok", box, "EPSG:4326", "", ""},
 		{"south and west of 0", dted("0010000W", "0010000S", "03000300", "01210121", "MSL", "WGS84"), size, "ok", []float64{-1 - post, -1 - post, post, post}, "EPSG:4326", "", ""},
+		{"swapped in the south", dted("0010000S", "0020000W", "03000300", "01210121", "MSL", "WGS84"), size, "ok", []float64{-2 - post, -1 - post, -1 + post, post}, "EPSG:4326", "", ""},
 		{"minutes and seconds", dted("0803036W", "0430000N", "03000300", "01210121", "MSL", "WGS84"), size, "ok", []float64{-80.51 - post, 43 - post, -79.51 + post, 44 + post}, "EPSG:4326", "", ""},
 		{"level 2 in the north", dted("0100000E", "0600000N", "00200010", "18013601", "E96", "WGS84"), 1e9, "ok", []float64{10 - 1./3600, 60 - 1./7200, 11 + 1./3600, 61 + 1./7200}, "EPSG:4326", "EPSG:5773", ""},
 		{"WGS 72", dted("0800000W", "0430000N", "03000300", "01210121", "MSL", "WGS72"), size, "ok", box, "EPSG:4322", "", ""},

@@ -192,6 +192,7 @@ func TestCRSRules(t *testing.T) {
 		{"user-defined in a degree of its own", [][4]float64{key(1024, 2), key(2048, 32767), key(2054, 32767), double(2055, 0)}, []float64{0.0174532925199433}, "", "", "", 10},
 		{"user-defined in another unit of its own", [][4]float64{key(1024, 2), key(2048, 32767), key(2054, 32767), double(2055, 0)}, []float64{math.Pi / 200}, "", "", "", 9},
 		{"user-defined from a meridian of its own", [][4]float64{key(1024, 2), key(2048, 32767), key(2051, 32767), double(2061, 1)}, []float64{6378137, 2.5}, "", "", "", 12.5},
+		{"user-defined in grads from a meridian of its own", [][4]float64{key(1024, 2), key(2048, 32767), key(2054, 9105), key(2051, 32767), double(2061, 0)}, []float64{2.5969213}, "", "", "", 9 + 2.33722917},
 		{"user-defined from Paris", [][4]float64{key(1024, 2), key(2048, 32767), key(2051, 8903)}, nil, "", "", "", 12.33722917},
 		{"user-defined from an unknown meridian", [][4]float64{key(1024, 2), key(2048, 32767), key(2051, 8999)}, nil, "", "", "prime meridian", 0},
 		{"on the Moon's ellipsoid", [][4]float64{key(1024, 2), key(2048, 32767), double(2057, 0)}, []float64{1737400}, "", "", "of the Earth", 0},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -72,6 +73,22 @@ func TestBoxInDegrees(t *testing.T) {
 				break
 			}
 		}
+	}
+}
+
+// TestBoxBeyondTheWorld: a raster whose corner lies beyond the edge of the projected world has a box up to its last row. The
+// latitude of a distance of 4,000 km from the equator is that of the ellipsoid.
+func TestBoxBeyondTheWorld(t *testing.T) {
+	p, err := crsFromWKT(`PROJCS["s",GEOGCS["w",DATUM["D_WGS_1984",SPHEROID["w",6378137,298.257223563]],PRIMEM["Greenwich",0],` +
+		`UNIT["Degree",0.0174532925199433]],PROJECTION["Sinusoidal"],PARAMETER["central_meridian",0],UNIT["Meter",1]]`)
+	var m extent
+	crs, err2 := p.definition(&m, new(lastCRS))
+	if err := errors.Join(err, err2); err != nil {
+		t.Fatal(err)
+	}
+	box, err := boxInDegrees(&crs, northUp(-20e6, 10e6, 14000), 2000, 1000)
+	if err != nil || math.Abs(box.bounds[1]+36.13) > 0.01 {
+		t.Errorf("box %v, %v; want one from 36.13 south", box.bounds, err)
 	}
 }
 

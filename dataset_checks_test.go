@@ -269,6 +269,13 @@ func faultsOfPlace() []plantedFault {
 			f.size++
 			r[f.path] = &f
 		}, map[string]string{"overlap": "old1/dgm1_32_505_5410_1_by.tif: the same extent as a newer file: " + at}},
+		{"an older version of the same name", "UTM", func(r map[string]*fileRow) {
+			f := *r[at]
+			f.path = "lot9/" + strings.TrimPrefix(at, "lot1/")
+			f.modified -= 1e15
+			f.size++
+			r[f.path] = &f
+		}, map[string]string{"overlap": "lot9/dgm1_32_505_5410_1_by.tif: the same extent as a newer file: " + at}},
 		{"moved by half a pixel", "UTM", func(r map[string]*fileRow) { moveTile(r[at], 0.5, -0.5) },
 			map[string]string{"misaligned": at + ": moved by 0.5 pixels in x, -0.5 in y"}},
 		{"moved by 30 pixels", "UTM", func(r map[string]*fileRow) { moveTile(r[at], 30, 0) }, map[string]string{

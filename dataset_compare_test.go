@@ -362,7 +362,8 @@ func TestCompareWhileRowsChange(t *testing.T) {
 // TestCompareClientLeaves: when the client has left, the statement ends, and the request gives back all that it held.
 func TestCompareClientLeaves(t *testing.T) {
 	t.Parallel()
-	ts, c := compareTest(t)
+	ts := startServer(t, func(o *options) { o.workers = 0 }) // no other statement waits for the lock
+	c := ts.signIn("ada", datasetRead)
 	ts.addChecked("new", nil)
 	ts.addChecked("old", nil)
 	release := ts.holdLock(`LOCK TABLE elevation_dataset_file_meta`)

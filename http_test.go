@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -74,6 +75,23 @@ func TestConditionalRequests(t *testing.T) {
 
 		root.must(204, "DELETE", path, nil, "If-Match: "+root.must(200, "GET", path, nil).header.Get("ETag"))
 	}
+}
+
+// TestPageSizeMayChange: the next page of a list may have another length.
+func TestPageSizeMayChange(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	root := ts.signIn("root", "all")
+	for i := range 5 {
+		ts.addUser(fmt.Sprint("user", i))
+	}
+	first := root.must(200, "GET", "/api/v1/users?limit=2", nil)
+	next := root.must(200, "GET", "/api/v1/users?limit=3&cursor="+url.QueryEscape(first.text("next_cursor")), nil)
+	var names []string
+	for _, item := range slices.Concat(first.items(), next.items()) {
+		names = append(names, item["username"].(string))
+	}
+	check(t, "names", strings.Join(names, " "), "admin root user0 user1 user2")
 }
 
 // TestOptionsOfServer: Cairn itself answers OPTIONS *, with its usual headers and a line in the log.
