@@ -738,3 +738,29 @@ func TestClientLeaves(t *testing.T) {
 		waitFor(t, "the statement to end", func() bool { return waiting() == 0 })
 	}
 }
+
+// TestChangeOutlivesClient: a change is made although its client has left, also one that may take long.
+func TestChangeOutlivesClient(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, func(o *options) { o.workers = 0 })
+	root := ts.signIn("root", "all")
+	role := root.must(201, "POST", "/api/v1/roles", map[string]any{"name": "crew", "permissions": []string{datasetRead}}).header.Get("Location")
+	release := ts.holdLock(`SELECT pg_advisory_xact_lock($1)`, int64(lockAccess))
+	conn, err := net.Dial("tcp", strings.TrimPrefix(ts.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const change = `{"description": "They know."}`
+	fmt.Fprintf(conn, "PATCH %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+		role, root.token, len(change), change)
+	waitFor(t, "the change to wait", func() bool { return waitingQueries(ts) == 1 })
+	conn.Close()
+	for range 50 { // meanwhile the service learns that the client has left
+		ts.client().must(200, "GET", "/health", nil)
+	}
+	check(t, "changes that wait", waitingQueries(ts), 1)
+	release()
+	waitFor(t, "the change", func() bool {
+		return root.must(200, "GET", role, nil).text("description") == "They know."
+	})
+}
