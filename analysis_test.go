@@ -764,9 +764,8 @@ func TestPoisonFile(t *testing.T) {
 		t.Errorf("the other dataset: %s", a.body)
 	}
 
-	if a := c.finished(location); len(rows) != 11 || counts(a) != [6]int{11, 11, 0, 0, 0, 2} {
-		t.Errorf("%d rows after %d deaths, %s", len(rows), deaths, a.body)
-	}
+	check(t, fmt.Sprintf("rows after %d deaths", deaths), len(rows), 11)
+	check(t, "total, added, changed, unchanged, removed and failed files, all of them counted once", counts(c.finished(location)), [6]int{11, 11, 0, 0, 0, 2})
 
 	t.Logf("the file killed the service %d times", deaths)
 }

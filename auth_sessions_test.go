@@ -80,9 +80,10 @@ func TestRefreshBurst(t *testing.T) {
 		cookies := []string{cookie}
 		refresh := func(which int) string {
 			t.Helper()
-			next := refreshCookieOf(c.refresh(cookies[which]))
+			a := c.refresh(cookies[which])
+			next := refreshCookieOf(a)
 			if next == "" {
-				t.Fatalf("generation %d is refused", which+1)
+				t.Fatalf("generation %d is refused, when %d is the present one, with a grace period of 100 s: %s", which+1, len(cookies), a.body)
 			}
 			return next
 		}

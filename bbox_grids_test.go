@@ -239,7 +239,8 @@ func TestDTED(t *testing.T) {
 		said := value(m.Reason) + strings.Join(m.Warnings, "; ")
 		if m.Status != c.status || !near(m.NativeBBox, c.native) || value(m.CRS) != c.crs || value(m.VerticalCRS) != c.vertical ||
 			!strings.Contains(said, c.says) || (c.says == "") != (said == "") || value(m.Format) != "dted" {
-			t.Errorf("%s: %s %v %s %s %q", c.name, m.Status, m.NativeBBox, value(m.CRS), value(m.VerticalCRS), said)
+			t.Errorf("%s: got %s %v %s %s %q, want %s %v %s %s %q", c.name, m.Status, m.NativeBBox, value(m.CRS), value(m.VerticalCRS), said,
+				c.status, c.native, c.crs, c.vertical, c.says)
 		}
 		checkRow(t, m)
 	}

@@ -88,7 +88,7 @@ func TestBoxBeyondTheWorld(t *testing.T) {
 	}
 	box, err := boxInDegrees(&crs, northUp(-20e6, 10e6, 14000), 2000, 1000)
 	if err != nil || math.Abs(box.bounds[1]+36.13) > 0.01 {
-		t.Errorf("box %v, %v; want one from 36.13 south", box.bounds, err)
+		t.Errorf("box %v, %v; want one whose south is -36.13, where the last row ends", box.bounds, err)
 	}
 }
 

@@ -399,7 +399,7 @@ func TestBoxPages(t *testing.T) {
 		a := c.must(200, "GET", next, nil)
 		got = append(got, itemTitles(a)...)
 		if a.number("numberMatched") != len(want) {
-			t.Errorf("%d match, want %d", a.number("numberMatched"), len(want))
+			t.Errorf("numberMatched: got %d, want %d, on the page %s", a.number("numberMatched"), len(want), next)
 		}
 		link := linkTo(a, "next")
 		if link == nil {

@@ -153,7 +153,7 @@ func TestManySessionsAndTokens(t *testing.T) {
 	body := map[string]any{"name": "more", "permissions": []string{datasetRead}, "current_password": testPassword}
 	again.refused(409, "too_many_tokens", "POST", tokensPath, body)
 	ts.exec(`UPDATE api_tokens SET expires_at = now() WHERE name = '7'`)
-	again.must(201, "POST", tokensPath, body)
+	check(t, "status of one more token, when one of the hundred has expired", again.do("POST", tokensPath, body).status, 201)
 }
 
 // TestLoginInFlightEnds: a login that has checked the password, but has not opened its session, when an administrator
