@@ -174,22 +174,17 @@ func (a *analyzer) readLists(ctx context.Context, t task) error {
 	return a.eachContent(ctx, t, lists, a.readList, contentFault)
 }
 
-// contentFault returns what is stored of a file whose content cannot be read, for a reason. The
-// next analysis with checksums always tries again.
-func contentFault(reason string, _ bool) contentFound {
+// contentFault returns what is stored of a file whose content cannot be read, for a reason.
+func contentFault(reason string) contentFound {
 	return contentFound{fault: "its content cannot be read: " + reason}
 }
 
 // eachContent calls read for each file that the query finds, and stores what it returns. Of a file
-// that cannot be read, or whose reading hangs, it stores what faulty returns for the reason and for
-// whether the next analysis tries again. Of a file that has changed it stores nothing: the next
-// analysis reads it anew. Once two owners have died, each file has a fault while it is read. So a
-// third death leaves the name of its file.
+// that cannot be read, or whose reading hangs, it stores what faulty returns for the reason. Of a
+// file that has changed it stores nothing: the next analysis reads it anew.
 func (a *analyzer) eachContent(ctx context.Context, t task, query string,
 	read func(context.Context, task, *detachedReader, contentFile) (contentFound, error),
-	faulty func(reason string, again bool) contentFound) error {
-	const deadly = "the program ended three times, the last time while it read this file"
-
+	faulty func(reason string) contentFound) error {
 	readPage := func(files []contentFile) error {
 		// Meanwhile there is one reader less for other files.
 		release, err := a.reading.acquire(ctx, t.Token)
@@ -199,16 +194,7 @@ func (a *analyzer) eachContent(ctx context.Context, t task, query string,
 		defer release()
 
 		readOne := func(r *detachedReader, i int) error {
-			if t.Deaths >= maxDeaths-1 {
-				named := faulty(deadly, false)
-				err := r.send(func() error { return a.storeContent(ctx, t, files[i], named) })
-				if err != nil {
-					return err
-				}
-			}
-
-			// Wait until all that was sent is stored, so that a kill costs one file at most.
-			if err := r.send(func() error { return nil }); err != nil {
+			if err := r.flush(); err != nil {
 				return err
 			}
 
@@ -219,13 +205,13 @@ func (a *analyzer) eachContent(ctx context.Context, t task, query string,
 			case errors.Is(err, errChanged):
 				return nil
 			case err != nil:
-				found = faulty(reasonOf(err), true)
+				found = faulty(reasonOf(err))
 			}
 			return r.send(func() error { return a.storeContent(ctx, t, files[i], found) })
 		}
 
 		hangs := func(i int) error {
-			found := faulty(fmt.Sprintf("no answer within %v", a.core.patience), true)
+			found := faulty(fmt.Sprintf("no answer within %v", a.core.patience))
 			return a.storeContent(ctx, t, files[i], found)
 		}
 
@@ -243,6 +229,11 @@ func (a *analyzer) eachContent(ctx context.Context, t task, query string,
 		}
 		after = files[len(files)-1].Path
 	}
+}
+
+// flush waits until all that was sent is stored, so that a kill costs one file at most.
+func (r *detachedReader) flush() error {
+	return r.send(func() error { return nil })
 }
 
 // readContent calls use with the content of a file. If the file is not that of its row, before or

@@ -66,13 +66,49 @@ func (s *heightStatistics) stac() object {
 	return object{"statistics": statistics}
 }
 
-// heightsFault returns what is stored of a file whose heights cannot be read, for a reason.
-func heightsFault(reason string, again bool) contentFound {
-	return contentFound{heights: &fileHeights{Reason: reason, Again: again}}
+// heightsFault returns what is stored of a file whose heights cannot be read now.
+func heightsFault(reason string) contentFound {
+	return contentFound{heights: &fileHeights{Reason: reason, Again: true}}
+}
+
+// brokenOff is the reason of a file whose heights are being read, once two owners have died. After
+// a third death it tells over which file: see nameDeadly.
+const brokenOff = "reading them was broken off"
+
+// nameDeadly stores, after three deaths over heights, that the heights of the file that was being
+// read end the program, so that they are not read again. It reports whether there was one. Then the
+// count of deaths restarts.
+func (a *analyzer) nameDeadly(ctx context.Context, t task) (bool, error) {
+	const query = `
+		WITH named AS (
+			UPDATE elevation_dataset_file_meta f
+			SET heights = jsonb_build_object('reason', 'reading them ended the program')
+			WHERE dataset_id = $1 AND path = (
+				SELECT min(path COLLATE "C")
+				FROM elevation_dataset_file_meta
+				WHERE dataset_id = $1 AND heights ->> 'reason' = $4
+			) AND EXISTS (
+				SELECT FROM analyses WHERE id = $2 AND owner_token = $3 AND finished_at IS NULL
+			)
+			RETURNING 1
+		)
+		UPDATE analyses
+		SET deaths = 0
+		WHERE id = $2 AND owner_token = $3 AND EXISTS (SELECT FROM named)`
+	n, err := execute(ctx, a.db, "name a deadly file", query, t.DatasetID, t.AnalysisID, t.Token, brokenOff)
+	return n > 0, err
 }
 
 // measureFile reads the heights of a file.
-func (a *analyzer) measureFile(_ context.Context, _ task, r *detachedReader, f contentFile) (contentFound, error) {
+func (a *analyzer) measureFile(ctx context.Context, t task, r *detachedReader, f contentFile) (
+	found contentFound, err error) {
+	if t.Deaths >= maxDeaths-1 {
+		mark := func() error { return a.storeContent(ctx, t, f, heightsFault(brokenOff)) }
+		if err := errors.Join(r.send(mark), r.flush()); err != nil {
+			return found, err
+		}
+	}
+
 	heights, err := r.measure(f, a.heightTime)
 	return contentFound{heights: heights, bytes: f.Size}, err
 }

@@ -378,10 +378,21 @@ func (a *analyzer) watchOwnership(ctx context.Context, t task, cancel context.Ca
 }
 
 // analyze does what is left of an analysis. An analysis that has failed too often fails. So does
-// one whose owners died three times in a row after the merge.
+// one whose owners died three times in a row after the merge, unless that was over the heights of a
+// file.
 func (a *analyzer) analyze(ctx context.Context, t task) (err error) {
 	if t.Failures >= maxFailures {
 		return &failure{failureInternal, "Rows could not be stored; the log says why."}
+	}
+
+	if t.Deaths >= maxDeaths && t.Step == stepContents {
+		isNamed, err := a.nameDeadly(ctx, t)
+		if err != nil {
+			return err
+		}
+		if isNamed {
+			t.Deaths = 0
+		}
 	}
 
 	if t.Deaths >= maxDeaths && t.Step != stepMerge {

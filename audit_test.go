@@ -29,7 +29,7 @@ import (
 const (
 	maxFileTokens     = 5_000
 	maxTestFileTokens = 8_000
-	maxProgramTokens  = 204_700
+	maxProgramTokens  = 204_900
 	maxAuditorTokens  = 32_000
 )
 

@@ -88,9 +88,23 @@ func compressionName(v float64) *string {
 	return new(cmp.Or(names[v], fmt.Sprint(v)))
 }
 
+// heightUnitOf returns the name of a unit of heights: m, foot or US survey foot for the spellings
+// of these, else what the file states.
+func heightUnitOf(stated string) string {
+	switch strings.ToLower(stated) {
+	case "m", "metre", "metres", "meter", "meters":
+		return "m"
+	case "ft", "foot", "feet", "international foot":
+		return "foot"
+	case "ftus", "us-ft", "us survey foot", "us survey feet":
+		return "US survey foot"
+	}
+	return stated
+}
+
 // metresOf returns the length of a unit of heights in metres: 1 for one that it does not know.
 func metresOf(unit string) float64 {
-	switch unit {
+	switch heightUnitOf(unit) {
 	case "foot":
 		return 0.3048
 	case "US survey foot":

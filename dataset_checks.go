@@ -207,6 +207,7 @@ func namesOfUnread() map[string]string {
 func (s *fileSet) add(row fileRow) {
 	k := row.fileKind
 	k.extension = strings.ToLower(path.Ext(row.path))
+	k.heightUnit = heightUnitOf(k.heightUnit)
 	k.isNamed = s.expected.Name != "" && s.names.MatchString(path.Base(row.path))
 
 	if k.system == "EPSG:4979" { // WGS 84 with heights above the ellipsoid

@@ -49,13 +49,7 @@ const rowsToCheck = `
 		coalesce(vertical_crs, '` + notStated + `'),
 		coalesce(sample_type, '` + notStated + `'),
 		coalesce(nodata, '` + notStated + `'),
-		CASE
-			WHEN unit IS NULL THEN ''
-			WHEN lower(unit) IN ('m', 'metre', 'metres', 'meter', 'meters') THEN 'm'
-			WHEN lower(unit) IN ('ft', 'foot', 'feet', 'international foot') THEN 'foot'
-			WHEN lower(unit) IN ('ftus', 'us-ft', 'us survey foot', 'us survey feet') THEN 'US survey foot'
-			ELSE unit
-		END,
+		coalesce(unit, ''),
 		coalesce(scale, 1) || CASE WHEN "offset" <> 0 THEN ', offset ' || "offset" ELSE '' END,
 		coalesce(bands::text, ''),
 		native_bbox IS NOT NULL AND transform IS NOT NULL,

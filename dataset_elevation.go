@@ -340,17 +340,20 @@ func (c *catalogue) readRaster(
 		isOpened := false
 		reader.opened = func(m *extent) {
 			isOpened = true
-			isSame := m.Width != nil && m.Height != nil && *m.Width == *file.Width && *m.Height == *file.Height
+			hasSize := m.Width != nil && m.Height != nil
+			isSame := hasSize && *m.Width == *file.Width && *m.Height == *file.Height &&
+				slices.Equal(m.Transform, file.Transform)
 			if !isSame {
 				err = errors.New("the file has changed since it was analysed")
 				return
 			}
 
-			var raster *raster
-			raster, err = reader.header.openRaster(ctx, m)
-			if err == nil {
-				err = use(raster)
+			err = errors.New("the reader failed on this file") // unless it returns
+			raster, wrong := reader.header.openRaster(ctx, m)
+			if wrong == nil {
+				wrong = use(raster)
 			}
+			err = wrong
 		}
 
 		m, isThere := reader.readEntry(entry{Path: file.Path, Size: file.SizeBytes})
@@ -362,5 +365,8 @@ func (c *catalogue) readRaster(
 		}
 		return err
 	}
-	return c.askFileSystem(ctx, directory, read, nil)
+
+	// After the end of ctx, reading ends with the present block. Until then the request keeps its
+	// slot to compute.
+	return c.askFileSystem(context.WithoutCancel(ctx), directory, read, nil)
 }

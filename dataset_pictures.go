@@ -15,7 +15,7 @@ import (
 // Limits of pictures of heights.
 const (
 	maxPictureSize    = 1024    // pixels along the longer side
-	maxPictureSamples = 1 << 28 // that are read for the picture of a file
+	maxPictureSamples = 1 << 25 // that are read for the picture of a file
 	maxTileSamples    = 6 << 20 // that are read for a tile
 	maxTileFiles      = 64      // a tile that more files meet is empty
 	maxTileZoom       = 24
@@ -48,20 +48,24 @@ func (c *catalogue) getRelief(w http.ResponseWriter, r *http.Request) error {
 	if file.Width == nil || file.Height == nil {
 		return d.missingPart("picture of file", r.PathValue("file"))
 	}
-	if isKnown := tagPicture(w, r, file); isKnown {
-		return nil
-	}
-
-	// The picture has no more pixels than the file has samples.
+	// The picture has no more pixels than the file has samples. North is at the top, if the rows of
+	// the file run from west to east or from east to west.
 	columns := float64(*file.Width)
 	rows := float64(*file.Height)
 	scale := min(1, float64(size)/max(columns, rows))
-	p := newHeightPicture(int(max(1, columns*scale)), int(max(1, rows*scale)))
+	p := newHeightPicture(int(max(1, math.Round(columns*scale))), int(max(1, math.Round(rows*scale))))
+	isFromEast := len(file.Transform) == 6 && file.Transform[0] < 0
+	isFromSouth := len(file.Transform) == 6 && file.Transform[4] > 0
 	for i := range p.places {
-		p.places[i] = [2]float64{
-			(float64(i%p.width) - 0.5) * columns / float64(p.width-2),
-			(float64(i/p.width) - 0.5) * rows / float64(p.height-2),
+		x := (float64(i%p.width) - 0.5) * columns / float64(p.width-2)
+		y := (float64(i/p.width) - 0.5) * rows / float64(p.height-2)
+		if isFromEast {
+			x = columns - x
 		}
+		if isFromSouth {
+			y = rows - y
+		}
+		p.places[i] = [2]float64{x, y}
 	}
 
 	callerOf(r).slots.leavePool()
@@ -78,32 +82,18 @@ func (c *catalogue) getRelief(w http.ResponseWriter, r *http.Request) error {
 	if file.ResolutionM != nil {
 		ground = *file.ResolutionM
 	}
-	return writePicture(w, p.relief(ground/scale))
+	return writePicture(w, r, p.relief(ground/scale))
 }
 
-// tagPicture sets the entity tag of a picture that is made of these rows, and answers with 304 if
-// the client has the picture already.
-func tagPicture(w http.ResponseWriter, r *http.Request, rows any) (isKnown bool) {
-	tag := tagOf(object{"rows": rows, "query": r.URL.RawQuery, "version": version})
-	w.Header().Set("ETag", tag)
-	w.Header().Set("Cache-Control", "private, no-cache")
-
-	known := r.Header["If-None-Match"]
-	isKnown = matchesTag(known, tag) || matchesTag(known, "W/"+tag)
-	if isKnown {
-		w.WriteHeader(http.StatusNotModified)
-	}
-	return isKnown
-}
-
-// writePicture answers with a picture as PNG.
-func writePicture(w http.ResponseWriter, picture image.Image) error {
+// writePicture answers with a picture as PNG, or with 304 if the client has it already.
+func writePicture(w http.ResponseWriter, r *http.Request, picture image.Image) error {
 	var body bytes.Buffer
 	encoder := png.Encoder{CompressionLevel: png.BestSpeed}
 	if err := encoder.Encode(&body, picture); err != nil {
 		return err
 	}
-	return writeBytes(w, http.StatusOK, "image/png", body.Bytes())
+	w.Header().Set("Cache-Control", "private, no-cache")
+	return writeTaggedBytes(w, r, "image/png", body.Bytes())
 }
 
 // addHeightsOf adds the heights of a file to a picture, in metres. It takes the samples that it
@@ -156,10 +146,10 @@ func (t mapTile) position(x, y float64) (lon, lat float64) {
 	return min(max(lon, -almost), almost), lat
 }
 
-// box returns the box of the tile.
+// box returns the box of the tile with its margin.
 func (t mapTile) box() *mapBox {
-	west, north := t.position(0, 0)
-	east, south := t.position(tileSize, tileSize)
+	west, north := t.position(-1, -1)
+	east, south := t.position(tileSize+1, tileSize+1)
 	return &mapBox{
 		West:  west,
 		South: south,
@@ -169,9 +159,9 @@ func (t mapTile) box() *mapBox {
 }
 
 // setPlaces sets where the pixels of the tile lie in the raster of a file. It reports whether the
-// CRS of the file is known. It computes every 16th
-// place of a row and column, and those between lie on straight lines. At a zoom below 8 these would
-// be curved, and it computes each.
+// CRS of the file is known. It computes every 16th place of a row and column, and those between lie
+// on straight lines. At a zoom below 8 these would be curved, and in a raster around the world they
+// may cross its edge: then it computes each.
 func (t mapTile) setPlaces(p *heightPicture, file datasetFile) (isKnown bool) {
 	crs, shift, isKnown := file.knownCRS()
 	if !isKnown {
@@ -179,7 +169,7 @@ func (t mapTile) setPlaces(p *heightPicture, file datasetFile) (isKnown bool) {
 	}
 
 	step := 16
-	if t.zoom < 8 {
+	if t.zoom < 8 || file.BBox[2]-file.BBox[0] > 180 {
 		step = 1
 	}
 
@@ -239,9 +229,6 @@ func (c *catalogue) getTile(w http.ResponseWriter, r *http.Request) error {
 	if next != nil {
 		files = nil
 	}
-	if isKnown := tagPicture(w, r, files); isKnown {
-		return nil
-	}
 
 	callerOf(r).slots.leavePool()
 	p := newHeightPicture(tileSize, tileSize)
@@ -260,11 +247,11 @@ func (c *catalogue) getTile(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	if style == styleTerrarium {
-		return writePicture(w, p.terrarium())
+		return writePicture(w, r, p.terrarium())
 	}
 	_, lat := t.position(tileSize/2, tileSize/2)
 	pixel := tileCircumference * math.Cos(lat*math.Pi/180) / tileSize / float64(int(1)<<t.zoom)
-	return writePicture(w, p.relief(pixel))
+	return writePicture(w, r, p.relief(pixel))
 }
 
 // The styles of tiles.
@@ -298,7 +285,10 @@ func (c *catalogue) getTileJSON(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	found, err := listCollections(r.Context(), c.core.db, []int64{d.ID})
-	if err != nil || len(found) == 0 {
+	if err == nil && len(found) == 0 { // it was deleted meanwhile
+		err = notFound("dataset", d.ID)
+	}
+	if err != nil {
 		return err
 	}
 

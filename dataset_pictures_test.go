@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"image"
 	"image/png"
@@ -92,6 +93,18 @@ func TestRelief(t *testing.T) {
 	}
 }
 
+// middle returns the tile that has the middle of a dataset, and where it lies there.
+func (c client) middle(dataset string, zoom int) (t mapTile, x, y float64) {
+	c.t.Helper()
+	bounds := c.must(200, "GET", dataset+"/tiles.json", nil).json["bounds"].([]any)
+	lon := (bounds[0].(float64) + bounds[2].(float64)) / 2
+	lat := (bounds[1].(float64) + bounds[3].(float64)) / 2
+	world := float64(int(1) << zoom)
+	column, x := math.Modf((lon + 180) / 360 * world)
+	row, y := math.Modf((1 - math.Asinh(math.Tan(lat*math.Pi/180))/math.Pi) / 2 * world)
+	return mapTile{zoom, int(column), int(row)}, x * tileSize, y * tileSize
+}
+
 // heightIn returns the height that a pixel of the form terrarium has, as MapLibre reads it.
 func heightIn(drawn image.Image, x, y int) float64 {
 	r, g, b, _ := drawn.At(x, y).RGBA()
@@ -116,14 +129,9 @@ func TestTiles(t *testing.T) {
 
 	source := c.must(200, "GET", dataset+"/tiles.json?style=terrarium", nil).json
 	check(t, "largest zoom", fmt.Sprint(source["maxzoom"], source["minzoom"]), "15 13")
-	bounds := source["bounds"].([]any)
-	lon := (bounds[0].(float64) + bounds[2].(float64)) / 2
-	lat := (bounds[1].(float64) + bounds[3].(float64)) / 2
 
 	for zoom := 5; zoom <= 20; zoom++ {
-		world := float64(int(1) << zoom)
-		rad := lat * math.Pi / 180
-		tile := mapTile{zoom, int((lon + 180) / 360 * world), int((1 - math.Asinh(math.Tan(rad))/math.Pi) / 2 * world)}
+		tile, _, _ := c.middle(dataset, zoom)
 		drawn := c.picture(fmt.Sprintf("%s/tiles/%d/%d/%d.png?style=terrarium", dataset, tile.zoom, tile.x, tile.y))
 
 		// Compare with the heights of places. At small zooms the picture is of an overview, if there is one; here is none.
@@ -162,26 +170,129 @@ func TestTiles(t *testing.T) {
 	c.must(304, "GET", dataset+"/tiles/13/1/1.png", nil, "If-None-Match: "+tag)
 }
 
-// TestTilesOfTheWorld: tiles of a raster around the world have its heights up to 180° and on both sides of it.
+// TestTilesOfTheWorld: tiles of a raster around the world have its heights on both sides of its edge, wherever that lies.
 func TestTilesOfTheWorld(t *testing.T) {
 	t.Parallel()
-	world := terrainTIFF(0, 0, hills)
-	world.width, world.height = 360, 180
-	world.value = func(_, x, y int) float64 { return float64(x*10 + y) }
-	world.place = with(doubles(tagModelPixelScale, 1, 1, 0), doubles(tagModelTiepoint, 0, 0, 0, -180, 90, 0),
-		geoKeyTag([4]float64{1024, 0, 1, 2}, [4]float64{1025, 0, 1, 1}, [4]float64{2048, 0, 1, 4326}))
-	c, dataset := startTerrain(t, map[string]pixelTIFF{"world.tif": world})
+	for _, west := range []float64{-180, 0} {
+		world := terrainTIFF(0, 0, hills)
+		world.width, world.height = 360, 180
+		world.value = func(_, x, y int) float64 { return float64(x*10 + y) }
+		world.place = with(doubles(tagModelPixelScale, 1, 1, 0), doubles(tagModelTiepoint, 0, 0, 0, west, 90, 0),
+			geoKeyTag([4]float64{1024, 0, 1, 2}, [4]float64{1025, 0, 1, 1}, [4]float64{2048, 0, 1, 4326}))
+		c, dataset := startTerrain(t, map[string]pixelTIFF{"world.tif": world})
 
-	for _, tile := range []mapTile{{0, 0, 0}, {1, 1, 0}, {3, 7, 3}, {8, 255, 100}, {8, 0, 100}, {9, 511, 255}} {
-		drawn := c.picture(fmt.Sprintf("%s/tiles/%d/%d/%d.png?style=terrarium", dataset, tile.zoom, tile.x, tile.y))
-		for i := range 256 {
-			lon, lat := tile.position(float64(i)+0.5, 128.5)
-			x := min(max(lon+180-0.5, 0), 359)
-			y := min(max(90-lat-0.5, 0), 179)
-			if got, want := heightIn(drawn, i, 128), x*10+y; math.Abs(got-want) > 0.05 {
-				t.Errorf("tile %v, pixel %d: got %v, want %v", tile, i, got, want)
-				break
+		for _, tile := range []mapTile{{0, 0, 0}, {1, 1, 0}, {3, 7, 3}, {8, 255, 100}, {8, 0, 100}, {8, 127, 100}, {8, 128, 100}, {9, 511, 255}} {
+			drawn := c.picture(fmt.Sprintf("%s/tiles/%d/%d/%d.png?style=terrarium", dataset, tile.zoom, tile.x, tile.y))
+			for i := range 256 {
+				lon, lat := tile.position(float64(i)+0.5, 128.5)
+				x := min(max(math.Mod(lon-west+360, 360)-0.5, 0), 359)
+				y := min(max(90-lat-0.5, 0), 179)
+				if got, want := heightIn(drawn, i, 128), x*10+y; math.Abs(got-want) > 0.05 {
+					t.Errorf("west %v, tile %v, pixel %d: got %v, want %v", west, tile, i, got, want)
+					break
+				}
 			}
 		}
 	}
+}
+
+// TestTileOfManySamples: a file that has too many samples for a tile is left out, and leaves the place to the others. Feet
+// become metres.
+func TestTileOfManySamples(t *testing.T) {
+	t.Parallel()
+	placed := func(f pixelTIFF, pixel float64) pixelTIFF {
+		f.place = with(doubles(tagModelPixelScale, pixel, pixel, 0), doubles(tagModelTiepoint, 0, 0, 0, 500_000, 5_400_000, 0),
+			geoKeyTag([4]float64{1024, 0, 1, 1}, [4]float64{1025, 0, 1, 1}, [4]float64{3072, 0, 1, 25832}))
+		return f
+	}
+	large := placed(terrainTIFF(0, 0, func(x, y float64) float64 { return 5 }), 0.1)
+	large.width, large.height, large.rows = 3200, 3200, 100
+	feet := placed(terrainTIFF(0, 0, func(x, y float64) float64 { return 1000 }), 10)
+	feet.tags = append(feet.tags, asciiTag(tagGDALMetadata, `<GDALMetadata><Item name="UNITTYPE" sample="0" role="unittype">ft</Item></GDALMetadata>`+"\x00"))
+	c, dataset := startTerrain(t, map[string]pixelTIFF{"large.tif": large, "feet.tif": feet})
+
+	tile, x, y := c.middle(dataset, 16)
+	drawn := c.picture(fmt.Sprintf("%s/tiles/%d/%d/%d.png?style=terrarium", dataset, tile.zoom, tile.x, tile.y))
+	got := heightIn(drawn, int(x), int(y))
+	check(t, fmt.Sprintf("height %v of the file in feet is 304.8 m", got), math.Abs(got-304.8) < 0.01, true)
+}
+
+// TestPictureOfMissingFiles: a picture that lacks a file for now has another entity tag than the whole one.
+func TestPictureOfMissingFiles(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("root", "all")
+	dir := filepath.Join(ts.datasets, "d")
+	good := terrainTIFF(0, 0, hills)
+	southUp := terrainTIFF(0, 0, func(x, y float64) float64 {
+		if y < 60 {
+			return -9999 // the first rows, which lie in the south
+		}
+		return 100
+	})
+	southUp.place = with(doubles(tagModelTransformation, 10, 0, 0, 501_000, 0, 10, 0, 5_399_000, 0, 0, 0, 0, 0, 0, 0, 1),
+		geoKeyTag([4]float64{1024, 0, 1, 1}, [4]float64{1025, 0, 1, 1}, [4]float64{3072, 0, 1, 25832}))
+	err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(dir, "a.tif"), good.build(), 0o644),
+		os.WriteFile(filepath.Join(dir, "south-up.tif"), southUp.build(), 0o644))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dataset := c.addDataset("d")
+	c.analyze(dataset, nil)
+
+	files := c.files(dataset)
+	drawn := c.picture(fmt.Sprintf("%s/files/%d/relief.png", dataset, files["south-up.tif"].ID))
+	_, _, _, north := drawn.At(16, 1).RGBA()
+	_, _, _, south := drawn.At(16, 30).RGBA()
+	check(t, "the void is in the south", north > 0 && south == 0, true)
+
+	middle, _, _ := c.middle(dataset, 9)
+	tile := fmt.Sprintf("%s/tiles/%d/%d/%d.png", dataset, middle.zoom, middle.x, middle.y)
+	relief := fmt.Sprintf("%s/files/%d/relief.png", dataset, files["a.tif"].ID)
+	whole := c.must(200, "GET", tile, nil).header.Get("ETag")
+	if err := os.Rename(dir, dir+".away"); err != nil {
+		t.Fatal(err)
+	}
+	without := c.must(200, "GET", tile, nil).header.Get("ETag")
+	a := c.do("GET", relief, nil, "If-None-Match: *")
+	check(t, "status and tag of a picture that cannot be made", fmt.Sprint(a.status, a.header.Get("ETag")), "404")
+	if err := os.Rename(dir+".away", dir); err != nil {
+		t.Fatal(err)
+	}
+	c.must(200, "GET", tile, nil, "If-None-Match: "+without)
+	c.must(304, "GET", tile, nil, "If-None-Match: "+whole)
+}
+
+// TestOddPictures: the picture of a raster with odd sides is as large as it should be, and made of the right overview.
+func TestOddPictures(t *testing.T) {
+	t.Parallel()
+	p := newHeightPicture(401, 401)
+	for i := range p.places {
+		p.places[i] = [2]float64{float64(i % p.width), float64(i / p.width)}
+	}
+	read := 0
+	full := &raster{width: 403, height: 403, blockWidth: 403, blockHeight: 403, scale: 1, samples: sampleLayout{bits: 8, format: sampleFormatUint, step: 8, rowBytes: 403}}
+	full.decode = func(column, row int, block []byte) (bool, error) { read++; return true, nil }
+	full.overviews = []*raster{{width: 12, height: 12}}
+	most := maxTileSamples
+	if err := p.addHeights(t.Context(), full, &most, 1); err != nil {
+		t.Fatal(err)
+	}
+	check(t, "blocks of the full raster that were read", read, 1)
+}
+
+// TestReaderFails: if reading a raster panics, that is an error.
+func TestReaderFails(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	if err := os.WriteFile(filepath.Join(ts.datasets, "a.tif"), terrainTIFF(0, 0, hills).build(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	c := ts.signIn("root", "all")
+	dataset := c.addDataset(".")
+	c.analyze(dataset, nil)
+	var file datasetFile
+	file.ElevationDatasetFileMeta = c.files(dataset)["a.tif"]
+	err := ts.catalogue.readRaster(t.Context(), ".", file, func(*raster) error { panic("odd") })
+	checkError(t, "error", err, "the reader failed on this file")
 }

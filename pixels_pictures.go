@@ -34,7 +34,7 @@ func newHeightPicture(width, height int) *heightPicture {
 // samples, which it takes from most. metres is the length of the unit of the heights.
 func (p *heightPicture) addHeights(ctx context.Context, r *raster, most *int, metres float64) error {
 	// The distance of two pixels in the middle, in samples.
-	middle := len(p.places)/2 + p.width/2
+	middle := p.height/2*p.width + p.width/2 - 1
 	one, next := p.places[middle], p.places[middle+1]
 	distance := math.Hypot(next[0]-one[0], next[1]-one[1])
 
@@ -47,12 +47,18 @@ func (p *heightPicture) addHeights(ctx context.Context, r *raster, most *int, me
 	for i, at := range p.places {
 		p.places[i] = [2]float64{at[0] * scaleX, at[1] * scaleY}
 	}
-	return p.addRows(ctx, image, 0, p.height, most, metres)
+
+	w := image.windowAround(p.places)
+	if w.width > 0 && w.height > *most/w.width {
+		return unreadf("too many samples for a picture of this size, and no overview with fewer")
+	}
+	*most -= w.width * w.height
+	return p.addRows(ctx, image, 0, p.height, metres)
 }
 
 // addRows is addHeights for the rows of pixels in this range. It reads the window of samples around
 // them or, if that is too large, the windows of both halves.
-func (p *heightPicture) addRows(ctx context.Context, r *raster, from, to int, most *int, metres float64) error {
+func (p *heightPicture) addRows(ctx context.Context, r *raster, from, to int, metres float64) error {
 	places := p.places[from*p.width : to*p.width]
 	w := r.windowAround(places)
 	if w.width < 1 || w.height < 1 {
@@ -61,16 +67,12 @@ func (p *heightPicture) addRows(ctx context.Context, r *raster, from, to int, mo
 
 	if w.width > maxWindowSamples/w.height && to-from > 1 {
 		middle := (from + to) / 2
-		if err := p.addRows(ctx, r, from, middle, most, metres); err != nil {
+		if err := p.addRows(ctx, r, from, middle, metres); err != nil {
 			return err
 		}
-		return p.addRows(ctx, r, middle, to, most, metres)
+		return p.addRows(ctx, r, middle, to, metres)
 	}
 
-	*most -= w.width * w.height
-	if *most < 0 {
-		return unreadf("too many samples for a picture of this size, and no overview with fewer")
-	}
 	samples, err := r.read(ctx, w)
 	if err != nil {
 		return err
@@ -84,6 +86,9 @@ func (p *heightPicture) addRows(ctx context.Context, r *raster, from, to int, mo
 		}
 		for way := interpolateBilinear; way >= interpolateNearest && math.IsNaN(*height); way /= 2 {
 			*height = way.blend(samples, w, at[0], at[1]) * metres
+		}
+		if math.IsInf(*height, 0) {
+			*height = math.NaN()
 		}
 	}
 	return nil
@@ -149,15 +154,18 @@ func reliefColour(metres float64) [3]float64 {
 func (p *heightPicture) relief(ground float64) image.Image {
 	steeper := max(1, math.Sqrt(ground/5))
 
-	// slope returns the rise between two pixels, with the height v in place of a void.
+	// slope returns the rise between the pixels on both sides of one with the height v. In place of
+	// a void it takes the pixel itself, which is half as far away.
 	slope := func(v float64, from, to int) float64 {
+		distance := 2 * ground
 		ends := [2]float64{p.heights[from], p.heights[to]}
 		for i, end := range ends {
 			if math.IsNaN(end) {
 				ends[i] = v
+				distance -= ground
 			}
 		}
-		return steeper * (ends[1] - ends[0]) / (2 * ground)
+		return steeper * (ends[1] - ends[0]) / max(distance, ground)
 	}
 
 	return p.draw(func(i int, pixel []uint8) {

@@ -630,7 +630,7 @@ func TestNotFoundNamesIt(t *testing.T) {
 		_, rest, _ = strings.Cut(rest, "}")
 		path := strings.Split(rt.path, "/{")[0] + "/" + id
 		rest = strings.NewReplacer("{name}", "member", "{session}", unknown, "{token}", unknown, "{analysis}", "7",
-			"{file}", "3", "{code}", "overlap", "{accepted}", "5", "{path...}", "a.tif").Replace(rest)
+			"{file}", "3", "{code}", "overlap", "{accepted}", "5", "{path...}", "a.tif", "{z}/{x}/{y}", "2/1/1.png").Replace(rest)
 		t.Run(rt.method+" "+rt.path, func(t *testing.T) {
 			c := c
 			c.t = t
