@@ -48,6 +48,7 @@ func (c *catalogue) getRelief(w http.ResponseWriter, r *http.Request) error {
 	if file.Width == nil || file.Height == nil {
 		return d.missingPart("picture of file", r.PathValue("file"))
 	}
+
 	// The picture has no more pixels than the file has samples. North is at the top, if the rows of
 	// the file run from west to east or from east to west.
 	columns := float64(*file.Width)

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -51,6 +52,52 @@ func TestPeerHeights(t *testing.T) {
 			gdal(t, "gdal_translate", append(append([]string{"-q"}, strings.Fields(c.arguments)...), c.source, name)...)
 			compareHeights(t, name)
 		})
+	}
+}
+
+// TestPeerTiles: GDAL finds the heights of a raster in the tiles of its dataset, at their places, to 1/256 m.
+func TestPeerTiles(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("root", "all")
+	name := filepath.Join(ts.datasets, "terrain", "a.tif")
+	err := errors.Join(os.Mkdir(filepath.Dir(name), 0o755), os.WriteFile(name, terrainTIFF(0, 0, hills).build(), 0o644))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dataset := c.addDataset("terrain")
+	c.analyze(dataset, nil)
+
+	const zoom = 16
+	description := filepath.Join(t.TempDir(), "tiles.xml")
+	if err := os.WriteFile(description, fmt.Appendf(nil, `<GDAL_WMS>
+		<Service name="TMS"><ServerUrl>%s%s/tiles/${z}/${x}/${y}.png?style=terrarium</ServerUrl></Service>
+		<DataWindow><UpperLeftX>-20037508.34</UpperLeftX><UpperLeftY>20037508.34</UpperLeftY>
+			<LowerRightX>20037508.34</LowerRightX><LowerRightY>-20037508.34</LowerRightY>
+			<TileLevel>%d</TileLevel><TileCountX>1</TileCountX><TileCountY>1</TileCountY><YOrigin>top</YOrigin></DataWindow>
+		<Projection>EPSG:3857</Projection><BlockSizeX>256</BlockSizeX><BlockSizeY>256</BlockSizeY><BandsCount>4</BandsCount>
+		<UserPwd>any:%s</UserPwd></GDAL_WMS>`, c.url, dataset, zoom, ts.addToken("root", "gdal", datasetRead, datasetDownload).token), 0o644); err != nil {
+		t.Fatal(err)
+	}
+
+	tile, x, y := c.middle(dataset, zoom)
+	for _, step := range [][2]float64{{0, 0}, {-40, 30}, {25, -50}, {33, 61}} {
+		column, row := math.Floor(x+step[0]), math.Floor(y+step[1])
+		lon, lat := tile.position(column+0.5, row+0.5)
+		values := strings.Fields(string(gdal(t, "gdallocationinfo", "-valonly", description,
+			fmt.Sprint(float64(tile.x*tileSize)+column), fmt.Sprint(float64(tile.y*tileSize)+row))))
+		var colours [3]float64
+		for i := range colours {
+			colours[i], err = strconv.ParseFloat(values[i], 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+
+		got := colours[0]*256 + colours[1] + colours[2]/256 - 32768
+		place := fmt.Sprintf("%.9f,%.9f", lon, lat)
+		want := c.must(200, "GET", "/api/v1/elevation?point="+place, nil).json["height"].(float64)
+		check(t, fmt.Sprintf("height %v of a pixel at %s is %v", got, place, want), math.Abs(got-want) < 1.0/256+0.01, true)
 	}
 }
 
