@@ -407,6 +407,22 @@ func countRows(t *testing.T, env []string, condition string) (n int) {
 	return n
 }
 
+// diesThrice starts an analysis of everything with this option in a service that dies on reading that content, and lets two
+// more such services take it over. It returns the path of the analysis.
+func (c client) diesThrice(env []string, content, dataset, option string) (location string) {
+	c.t.Helper()
+	deadly := append(slices.Clone(env), "CAIRN_TEST_DIE_ON="+content)
+	for i := range 3 {
+		p := startProcess(c.t, deadly)
+		c.url = p.url
+		if i == 0 {
+			location = c.must(202, "POST", dataset+"/analyses", map[string]bool{"force": true, option: true}).header.Get("Location")
+		}
+		<-p.exit
+	}
+	return location
+}
+
 // TestKilledWhileComparing: a service that is killed while it reads contents goes on where it stood.
 func TestKilledWhileComparing(t *testing.T) {
 	t.Parallel()
@@ -432,16 +448,8 @@ func TestKilledWhileComparing(t *testing.T) {
 	checkMaps(t, "finding", c.checksumFindings(dataset), nil)
 
 	// The third death over one file fails the analysis.
-	deadly := append(slices.Clone(env), "CAIRN_TEST_DIE_ON=content of d0/t0.tif")
 	p.kill()
-	for i := range 3 {
-		p = startProcess(t, deadly)
-		c.url = p.url
-		if i == 0 {
-			location = c.must(202, "POST", dataset+"/analyses", map[string]bool{"force": true, "checksums": true}).header.Get("Location")
-		}
-		<-p.exit
-	}
+	location = c.diesThrice(env, "content of d0/t0.tif", dataset, "checksums")
 	p = startProcess(t, env)
 	c.url = p.url
 	if a := c.finished(location); a.text("failure_code") != failureInternal {

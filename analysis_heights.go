@@ -71,13 +71,13 @@ func heightsFault(reason string) contentFound {
 	return contentFound{heights: &fileHeights{Reason: reason, Again: true}}
 }
 
-// brokenOff is the reason of a file whose heights are being read, once two owners have died. After
-// a third death it tells over which file: see nameDeadly.
+// brokenOff is the reason that a file has while its heights are read, once two owners have died. If
+// a third one dies, the reason stays, and nameDeadly finds the file by it.
 const brokenOff = "reading them was broken off"
 
-// nameDeadly stores, after three deaths over heights, that the heights of the file that was being
-// read end the program, so that they are not read again. It reports whether there was one. Then the
-// count of deaths restarts.
+// nameDeadly is called after three deaths over heights. It finds the file that the last owner was
+// reading, and stores that its heights end the program. So they are not read again, and the count
+// of deaths restarts. It reports whether there was such a file.
 func (a *analyzer) nameDeadly(ctx context.Context, t task) (bool, error) {
 	const query = `
 		WITH named AS (
@@ -104,7 +104,10 @@ func (a *analyzer) measureFile(ctx context.Context, t task, r *detachedReader, f
 	found contentFound, err error) {
 	if t.Deaths >= maxDeaths-1 {
 		mark := func() error { return a.storeContent(ctx, t, f, heightsFault(brokenOff)) }
-		if err := errors.Join(r.send(mark), r.flush()); err != nil {
+		if err := r.send(mark); err != nil {
+			return found, err
+		}
+		if err := r.flush(); err != nil {
 			return found, err
 		}
 	}

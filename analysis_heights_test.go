@@ -181,17 +181,9 @@ func TestKilledWhileMeasuring(t *testing.T) {
 	check(t, "bytes read by both", a.json["progress"].(map[string]any)["bytes_read"], any(float64(size)))
 
 	// The file over which three owners die is named, and the heights of the others are read.
-	deadly := append(slices.Clone(env), "CAIRN_TEST_DIE_ON=heights of d0/t1.tif")
 	p.kill()
-	for i := range 3 {
-		p = startProcess(t, deadly)
-		c.url = p.url
-		if i == 0 {
-			location = c.must(202, "POST", dataset+"/analyses", map[string]bool{"force": true, "heights": true}).header.Get("Location")
-		}
-		<-p.exit
-	}
-	p = startProcess(t, deadly)
+	location = c.diesThrice(env, "heights of d0/t1.tif", dataset, "heights")
+	p = startProcess(t, append(slices.Clone(env), "CAIRN_TEST_DIE_ON=heights of d0/t1.tif"))
 	c.url = p.url
 	check(t, "state after three deaths", c.finished(location).text("state"), stateSucceeded)
 	check(t, "heights after three deaths", countRows(t, env, `heights IS NOT NULL`), 10)

@@ -236,7 +236,7 @@ func withLoginPage(r *http.Request, err error, baseURL string) error {
 const maxRefusals = 20
 
 // auditRefusal returns err, which may be nil. If it is the refusal of a signed-in caller, it is
-// audited. An attempt that was throttled is counted, as login.throttled whatever it was.
+// audited. An attempt that was throttled is counted as login.throttled, also if it was no login.
 func (a *accounts) auditRefusal(rt route, r *http.Request, err error) error {
 	answer := problemIn(err)
 	if answer == nil {

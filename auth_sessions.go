@@ -89,8 +89,8 @@ func createSession(
 			id AS session_id,
 			generation,
 			least(idle_expires_at, expires_at) AS session_expires_at`
-	// The newest live sessions come first and stay: OFFSET skips as many as a user may have. Of the
-	// others, also those that have expired, 1,000 end at a time.
+	// The newest live sessions come first and stay: OFFSET skips as many as a user may have. The
+	// others end, also those that have expired: 1,000 at a time.
 	const surplus = `
 			s.id IN (
 				SELECT id
@@ -271,7 +271,7 @@ func endSessionsExcept(ctx context.Context, tx pgx.Tx, by actor, userID, except 
 }
 
 // endAllSessions ends all sessions of a user. The caller has checked the target (see actOnUser), or
-// it has proved to be that user.
+// the request has proved to come from that user.
 func endAllSessions(ctx context.Context, tx pgx.Tx, by actor, target user) error {
 	return endSessionsExcept(ctx, tx, by, target.ID, "")
 }

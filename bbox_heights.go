@@ -102,7 +102,7 @@ func heightUnitOf(stated string) string {
 	return stated
 }
 
-// metresOf returns the length of a unit of heights in metres: 1 for one that it does not know.
+// metresOf returns the length of a unit of heights in metres. An unknown unit counts as metre.
 func metresOf(unit string) float64 {
 	switch heightUnitOf(unit) {
 	case "foot":

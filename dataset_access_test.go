@@ -397,9 +397,13 @@ func (w *hiddenWalk) register(isHidden bool) {
 // write writes a raster somewhere.
 func (w *hiddenWalk) write(dir, name string) {
 	w.t.Helper()
-	content := geographicTIFF(float64(w.random.IntN(300)-150), float64(w.random.IntN(100)-50))
-	path := filepath.Join(w.datasets, dir, name)
-	written := time.Now().Add(time.Duration(w.made)*time.Second - 24*time.Hour) // so that no analysis waits for a fresh file
+	w.writeOld(filepath.Join(w.datasets, dir, name), geographicTIFF(float64(w.random.IntN(300)-150), float64(w.random.IntN(100)-50)))
+}
+
+// writeOld writes a file as if that had been a day ago. Otherwise analyses with checksums would wait, because the file is fresh.
+func (w *hiddenWalk) writeOld(path string, content []byte) {
+	w.t.Helper()
+	written := time.Now().Add(time.Duration(w.made)*time.Second - 24*time.Hour)
 	if err := errors.Join(os.WriteFile(path, content, 0o644), os.Chtimes(path, written, written)); err != nil {
 		w.t.Fatal(err)
 	}
@@ -417,11 +421,7 @@ func (w *hiddenWalk) act(dataset string, isHidden bool) {
 		dir := c.must(200, "GET", dataset, nil).text("path")
 		name := map[bool]string{true: "okapi", false: "b"}[isHidden] + fmt.Sprint(w.random.IntN(9), ".tif")
 		w.write(dir, name)
-		list := filepath.Join(w.datasets, dir, "MD5SUMS")
-		written := time.Now().Add(time.Duration(w.made)*time.Second - 24*time.Hour)
-		if err := errors.Join(os.WriteFile(list, []byte(emptyMD5+"  "+name+"\n"), 0o644), os.Chtimes(list, written, written)); err != nil {
-			w.t.Fatal(err)
-		}
+		w.writeOld(filepath.Join(w.datasets, dir, "MD5SUMS"), []byte(emptyMD5+"  "+name+"\n"))
 		c.analyze(dataset, map[string]bool{"checksums": w.random.IntN(2) == 0})
 	case 2:
 		c.must(200, "PATCH", dataset, map[string]any{"name": map[bool]string{true: "zebra", false: "open"}[isHidden] + unique})

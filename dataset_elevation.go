@@ -348,7 +348,7 @@ func (c *catalogue) readRaster(
 				return
 			}
 
-			err = errors.New("the reader failed on this file") // unless it returns
+			err = errors.New("the reader failed on this file") // it stays if the reader panics
 			raster, wrong := reader.header.openRaster(ctx, m)
 			if wrong == nil {
 				wrong = use(raster)
@@ -366,7 +366,7 @@ func (c *catalogue) readRaster(
 		return err
 	}
 
-	// After the end of ctx, reading ends with the present block. Until then the request keeps its
-	// slot to compute.
+	// When the client leaves, the goroutine still decodes the present block. Meanwhile the request
+	// keeps its slot to compute, so that no more goroutines decode than there are slots.
 	return c.askFileSystem(context.WithoutCancel(ctx), directory, read, nil)
 }

@@ -60,7 +60,7 @@ func (c *catalogue) getFile(w http.ResponseWriter, r *http.Request) error {
 		ORDER BY a.id DESC
 		LIMIT $3`
 
-	file, err := c.pathFile(r)
+	file, _, err := c.pathFile(r)
 	if err != nil {
 		return err
 	}

@@ -342,17 +342,17 @@ func readBox(v *invalid, name string, at []float64, size int) (*mapBox, error) {
 	return &box, nil
 }
 
-// pathFile returns the file whose id and dataset are in the path, or a 404. It leaves out the
-// dataset's name.
-func (c *catalogue) pathFile(r *http.Request) (file datasetFile, err error) {
+// pathFile returns the file whose id and dataset are in the path, and the dataset, or a 404. The
+// file lacks the dataset's name.
+func (c *catalogue) pathFile(r *http.Request) (file datasetFile, d dataset, err error) {
 	const query = `
 		SELECT` + fileColumns + `
 		FROM elevation_dataset_file_meta
 		WHERE dataset_id = $1 AND id = $2`
 
-	d, err := c.pathDataset(r)
+	d, err = c.pathDataset(r)
 	if err != nil {
-		return file, err
+		return file, d, err
 	}
 
 	file.DatasetID = d.ID
@@ -360,7 +360,7 @@ func (c *catalogue) pathFile(r *http.Request) (file datasetFile, err error) {
 		r.Context(), c.core.db, d.missingPart("file", r.PathValue("file")), "get file",
 		query, d.ID, pathID(r, "file"),
 	)
-	return file, err
+	return file, d, err
 }
 
 // listFiles answers GET /api/v1/datasets/{id}/files, and GET /api/v1/files for all datasets.

@@ -37,11 +37,7 @@ func (c *catalogue) getRelief(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 
-	d, err := c.pathDataset(r)
-	if err != nil {
-		return err
-	}
-	file, err := c.pathFile(r)
+	file, d, err := c.pathFile(r)
 	if err != nil {
 		return err
 	}
@@ -79,7 +75,7 @@ func (c *catalogue) getRelief(w http.ResponseWriter, r *http.Request) error {
 		return newProblem(http.StatusNotFound, codeNotFound, "No picture: heights not read: "+reasonOf(err)+".")
 	}
 
-	ground := 30.0
+	ground := 30.0 // metres, for a file without a place
 	if file.ResolutionM != nil {
 		ground = *file.ResolutionM
 	}
@@ -97,8 +93,7 @@ func writePicture(w http.ResponseWriter, r *http.Request, picture image.Image) e
 	return writeTaggedBytes(w, r, "image/png", body.Bytes())
 }
 
-// addHeightsOf adds the heights of a file to a picture, in metres. It takes the samples that it
-// reads from most.
+// addHeightsOf adds the heights of a file to a picture, in metres. most is that of addHeights.
 func (c *catalogue) addHeightsOf(
 	ctx context.Context,
 	directory string,
@@ -213,9 +208,8 @@ func (c *catalogue) getTile(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	status := fileStatusOK
 	f := fileFilter{
-		status: &status,
+		status: new(fileStatusOK),
 		box:    t.box(),
 		sort:   sortFinest,
 	}
@@ -276,12 +270,8 @@ func readTileStyle(r *http.Request) (string, error) {
 // getTileJSON answers GET /api/v1/datasets/{id}/tiles.json: where the tiles of a dataset are, as
 // TileJSON 3.0.0. At the largest zoom a pixel is at most as large as a sample of the finest file;
 // two zooms less still need few samples.
-func (c *catalogue) getTileJSON(w http.ResponseWriter, r *http.Request) error {
+func (c *catalogue) getTileJSON(w http.ResponseWriter, r *http.Request, d dataset) error {
 	style, err := readTileStyle(r)
-	if err != nil {
-		return err
-	}
-	d, err := c.pathDataset(r)
 	if err != nil {
 		return err
 	}

@@ -132,7 +132,7 @@ const itemFilters = fileFilters + " limit cursor datetime ids collections"
 
 // getItem answers GET /api/v1/stac/collections/{id}/items/{file}.
 func (c *catalogue) getItem(w http.ResponseWriter, r *http.Request) error {
-	file, err := c.pathFile(r)
+	file, _, err := c.pathFile(r)
 	if err != nil {
 		return err
 	}

@@ -30,8 +30,9 @@ func newHeightPicture(width, height int) *heightPicture {
 }
 
 // addHeights sets the heights that are void and whose places lie in the raster. It reads the
-// overview that has about as many samples as the picture has pixels there, and at most so many
-// samples, which it takes from most. metres is the length of the unit of the heights.
+// overview whose samples are about as large as the pixels. most is how many samples may be read: it
+// takes those that it reads from this number. If there are too many, it returns an error and sets
+// no height. metres is the length of the unit of the heights.
 func (p *heightPicture) addHeights(ctx context.Context, r *raster, most *int, metres float64) error {
 	// The distance of two pixels in the middle, in samples.
 	middle := p.height/2*p.width + p.width/2 - 1

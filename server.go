@@ -272,8 +272,8 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // newCaller returns the caller of a request. Only the address of the caller is known yet. authorize
-// does nothing yet: that is right for the routes whose handlers check what the request has, which
-// are public or take the refresh cookie. For all others admit replaces it first.
+// does nothing yet. It stays so for public routes and for the route of the refresh cookie. For all
+// others admit replaces it first.
 func (s *server) newCaller(r *http.Request) *caller {
 	c := &caller{
 		requestID:   rand.Text(),

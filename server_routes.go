@@ -124,7 +124,7 @@ func datasetRoutes(c *catalogue) []route {
 			c.getRelief, heavy,
 			"size"),
 		reads("/api/v1/datasets/{id}/tiles.json", datasetDownload,
-			c.getTileJSON, slow,
+			c.ofDataset(c.getTileJSON), slow,
 			"style"),
 		reads("/api/v1/datasets/{id}/tiles/{z}/{x}/{y}", datasetDownload,
 			c.getTile, heavy,
