@@ -447,7 +447,7 @@ func (a *analyzer) analyze(ctx context.Context, t task) (err error) {
 // check places the rows whose CRS was set since the last checks, runs the checks over all rows,
 // stores what they find, and ends the analysis.
 func (a *analyzer) check(ctx context.Context, t task) error {
-	release, err := a.checking.acquire(ctx, "")
+	release, err := a.checking.acquire(ctx, everybody)
 	if err != nil {
 		return err
 	}

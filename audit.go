@@ -110,7 +110,8 @@ func isSame(before, after any) bool {
 
 // auditKeys adds a row if the keys have changed since the last such row. Without such a row it
 // compares them with the keys of the instance that was seen last. In a new database it adds no row.
-// So each change of the key file leaves one row, however many instances load it.
+// So each change of the key file leaves one row, however many instances load it. It leaves one even
+// if noteInstance refuses the keys afterwards.
 func auditKeys(ctx context.Context, db *pgxpool.Pool, ring *keyring) error {
 	const query = insertAudit + `
 		SELECT
@@ -162,9 +163,9 @@ func pruneAudit(
 	ring *keyring,
 	before time.Time,
 ) (removed int64, found []string, err error) {
-	// The number of seals before the first one of a young row. Seals are not in the order of time:
-	// an old row that was sealed after a young one stays too. If the checkpoint of the last time is
-	// the only old seal, there is nothing to do.
+	// It counts the seals before the first seal of a row that stays. Seals are not in the order of
+	// time, so an old row stays if it was sealed after a young one. The count is 0 if there is just
+	// one such seal, the checkpoint of the last time.
 	const countOld = `
 		SELECT CASE WHEN bool_or(checkpoint IS NULL) THEN count(*) ELSE 0 END
 		FROM audit_seals

@@ -109,7 +109,8 @@ func (a *accounts) auditLoginRefusal(r *http.Request, found passwordRecord, err 
 		target = "user:" + found.Username
 	}
 
-	// A request for the code is no failure and never counted, so many of them share an audit row.
+	// To be asked for the code is no failure and counts for no throttle. Many of these answers share
+	// an audit row.
 	if err == errOTPRequired {
 		asked := tally{
 			action:  "session.otp_required",

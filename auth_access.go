@@ -55,7 +55,7 @@ func (a *accounts) admit(rt route, w http.ResponseWriter, r *http.Request) (err 
 		c.authorize = func(ctx context.Context) error { return a.authorize(ctx, rt, c) }
 	}
 
-	// More than a small body is read only for an account that may send it.
+	// Unless the route is public, more than a small body is read only for an account that may send it.
 	if rt.maxBody > small {
 		if err := c.authorize(r.Context()); err != nil {
 			return err
@@ -243,7 +243,7 @@ func (a *accounts) auditRefusal(rt route, r *http.Request, err error) error {
 		return err
 	}
 
-	// One count for all networks, because a flood comes from too many.
+	// All networks share one count. A flood comes from many, and each would get a row.
 	if answer.code == codeTooManyAttempts {
 		a.failures.add(tally{action: "login.throttled"}, 1)
 		return err

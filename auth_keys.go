@@ -28,7 +28,7 @@ type key struct {
 	browser     []byte // for the session cookie of browsers
 	login       []byte // for the proof of a right password, on the page that asks for the code
 	cursor      []byte
-	names       []byte      // for the HMACs by which throttling counts names and addresses
+	names       []byte      // for the HMACs of user names and e-mail addresses that throttling counts
 	audit       []byte      // for the seals of the audit log
 	totp        cipher.AEAD // encrypts the secrets of second factors
 	fingerprint string      // identifies the key in the database and reveals nothing about it

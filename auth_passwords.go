@@ -83,7 +83,7 @@ func (h *passwordHasher) argon2idInSlot(argon argonParameters, password string, 
 
 // hash waits for a slot and returns the stored form of a password.
 func (h *passwordHasher) hash(ctx context.Context, password string) (string, error) {
-	leave, err := h.queue.acquire(ctx, "")
+	leave, err := h.queue.acquire(ctx, everybody)
 	if err != nil {
 		return "", err
 	}

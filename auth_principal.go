@@ -17,8 +17,8 @@ type caller struct {
 	requestID  string
 	address    netip.Addr
 	credential credential
-	inBrowser  bool       // the credential is a session cookie, or the answer to a login on a page sets one
-	principal  *principal // nil until authorize or, on a page that is open to all, recognize sets it
+	inBrowser  bool       // a browser that has a session cookie, or gets one with the answer to its login
+	principal  *principal // set by authorize or, on a page that is open to all, by recognize; nil before
 	slots      *slots     // what the request holds of the limits
 	isOperator bool       // a command of the operator calls the route within the program; there is no credential
 
@@ -356,6 +356,9 @@ func (c *userCache) get(ctx context.Context, q querier, id string, versions acce
 // Every signed-in request runs one of the two statements at least once. The row that it gets has
 // the versions under which a cached user is valid. So a logout, a disabled user, a removed role and
 // a revoked token act at once on every instance.
+//
+// Both statements return the same columns. A session names no permissions, and its credential has
+// the expiry already ($3).
 func (a *accounts) getPrincipal(ctx context.Context, q querier, c credential) (*principal, error) {
 	const bySession = `
 		SELECT ` + versionColumns + `,

@@ -157,21 +157,19 @@ type rotatedSession struct {
 // An answer may be lost, and several tabs may refresh at once. So a generation that was replaced
 // still gets the current one for a while, by either of two rules:
 //
-//   - It was replaced last, less than a grace period ago.
-//   - It was replaced in the latest burst of refreshes, which began less than a grace period ago.
+//   - (a) It was replaced last, less than a grace period ago.
+//   - (b) It was replaced in the latest burst of refreshes, which began less than a grace period ago.
+//     Without this rule, a tab that is two refreshes behind would end the session.
 //
-// An example with a grace period of 10 seconds:
+// A burst ends a grace period after it began. The first one begins with the first refresh after the
+// login. The next refresh after a burst has ended begins a new one, which is dated back to the
+// refresh before it. An example with a grace period of 10 seconds:
 //
-//	second  refresh  burst began  accepted by the burst    accepted as the last
-//	0       1 to 2   0            1 until second 10        1 until second 10
-//	4       2 to 3   0            1 and 2 until 10         2 until 14
-//	9       3 to 4   0            1, 2 and 3 until 10      3 until 19
-//	12      4 to 5   9            3 and 4 until 19         4 until 22
-//
-// A burst ends a grace period after it began. The first burst begins with the first refresh after
-// the login, and so ends at second 10. The next refresh, at second 12, starts a new burst. The
-// refresh before it, at second 9, belongs to the new burst too, and is its beginning. So generation
-// 3, which was replaced at second 9, is still accepted until second 19.
+//	second  refresh  burst began  accepted by (a)  accepted by (b)
+//	0       1 to 2   0            1 until 10       1 until 10
+//	4       2 to 3   0            2 until 14       1 and 2 until 10
+//	9       3 to 4   0            3 until 19       1, 2 and 3 until 10
+//	12      4 to 5   9            4 until 22       3 and 4 until 19
 //
 // Any other replaced generation comes from a thief, or from the owner after a thief has used the
 // token (RFC 9700, section 4.14.2). A generation that is too high was given before the database was

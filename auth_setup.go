@@ -21,7 +21,7 @@ const nobodyCanSignIn = "no administrator can sign in; make one with: cairn user
 // password. A token that sets the password is written to a file that only the operator can read. At
 // later starts, it does one of these:
 //
-//   - If an administrator can sign in, it withdraws the token.
+//   - If an administrator can sign in, it voids the token and removes its file.
 //   - If the token is still valid, it logs in which file the token is.
 //   - If the token has expired, it writes a new one.
 //   - If the user "admin" is disabled, has lost the role or is gone, it logs nobodyCanSignIn.
@@ -34,13 +34,15 @@ func (a *accounts) ensureAdministrator(ctx context.Context) error {
 
 	file := a.core.cfg.firstAdminFile()
 	isWritten := false
+	isObsolete := false
 	err := a.queueAccessChange(ctx, func(tx pgx.Tx) error {
 		exists, err := administratorExists(ctx, tx)
 		if err != nil {
 			return err
 		}
 		if exists {
-			return a.withdrawFirstAdminToken(ctx, tx)
+			isObsolete = true
+			return a.voidFirstAdminToken(ctx, tx)
 		}
 
 		found, err := collectOne[struct {
@@ -96,6 +98,11 @@ func (a *accounts) ensureAdministrator(ctx context.Context) error {
 			"file", file, "page", a.core.cfg.baseURL+"/set-password")
 	}
 
+	// After the commit, so that a token without a file is void.
+	if err == nil && isObsolete {
+		return removeIfThere(file)
+	}
+
 	// The name is retired: admin was deleted or renamed.
 	if refusal := problemIn(err); refusal != nil && refusal.code == codeUsernameTaken {
 		a.core.log.Warn(nobodyCanSignIn, "error", refusal.code)
@@ -116,10 +123,10 @@ func (a *accounts) logWaitingToken(file string) {
 		"or make another administrator with: cairn user create NAME --role admin", where)
 }
 
-// withdrawFirstAdminToken voids the token in the first administrator's file, if there is one, and
-// removes the file. If only another machine has the file, the token stays until that machine starts
-// Cairn again, or until it expires. Only the operator there can read it.
-func (a *accounts) withdrawFirstAdminToken(ctx context.Context, tx pgx.Tx) error {
+// voidFirstAdminToken voids the token in the first administrator's file, if there is one. If only
+// another machine has the file, the token stays until that machine starts Cairn again, or until it
+// expires. Only the operator there can read it.
+func (a *accounts) voidFirstAdminToken(ctx context.Context, tx pgx.Tx) error {
 	const void = `DELETE FROM password_tokens WHERE token_hash = $1`
 
 	token, err := os.ReadFile(a.core.cfg.firstAdminFile())
@@ -131,10 +138,8 @@ func (a *accounts) withdrawFirstAdminToken(ctx context.Context, tx pgx.Tx) error
 	}
 
 	hash := hashToken(strings.TrimSpace(string(token)))
-	if _, err := execute(ctx, tx, "void the first administrator's token", void, hash); err != nil {
-		return err
-	}
-	return removeIfThere(a.core.cfg.firstAdminFile())
+	_, err = execute(ctx, tx, "void the first administrator's token", void, hash)
+	return err
 }
 
 // removeIfThere removes a file, which may be gone already.

@@ -45,9 +45,10 @@ type attempt struct {
 // The lockout does not apply in a network from which the account has signed in before: there,
 // failures neither lead to a lockout nor prolong one.
 func (a *accounts) newGuess(ctx context.Context, userID, login string, address netip.Addr) (attempt, error) {
-	// A count that was begun under another key of the ring goes on under that key. So it outlives a
-	// new signing key. Both rules with a subject get the same: that of the lockout's count or,
-	// without such a count, that of the newest count in this network.
+	// A subject is an HMAC of the name, under a key of the ring. A count that was begun under another
+	// key goes on under that key. So it outlives a new signing key. Both rules that have a subject
+	// use one: the subject of the lockout's count; if there is no such count, the subject of the
+	// newest count in this network; and else the one under the signing key.
 	const query = `
 		WITH begun AS (
 			SELECT account
@@ -122,7 +123,8 @@ func newRegistration(address netip.Addr) attempt {
 }
 
 // newOwnChange returns a change of one's own account. A new e-mail address counts as a registration
-// too, because the answer tells whether another account has that address.
+// too, because the answer tells whether another account has that address. An address that is sent
+// and stays the same counts as new.
 func newOwnChange(userID string, hasNewAddress bool, address netip.Addr) attempt {
 	var change attempt
 	if hasNewAddress {
@@ -359,7 +361,7 @@ func (a *accounts) throttledHash(ctx context.Context, counted attempt, work func
 	}
 	defer leaveGuesses()
 
-	leaveHasher, err := a.hasher.queue.acquire(ctx, "")
+	leaveHasher, err := a.hasher.queue.acquire(ctx, everybody)
 	if err != nil {
 		return err
 	}

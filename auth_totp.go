@@ -149,7 +149,8 @@ func (ring *keyring) verifyProof(proof string, found passwordRecord, now time.Ti
 	return ring.isSigned(proof, func(k key) string { return k.passwordProof(found, expires) })
 }
 
-// normalizeCode returns a code without the blanks and dashes between its groups.
+// normalizeCode returns a code without the blanks and dashes between its groups, in capitals as in
+// recovery codes.
 func normalizeCode(otp string) string {
 	return strings.ToUpper(strings.NewReplacer(" ", "", "-", "").Replace(otp))
 }

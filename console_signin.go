@@ -93,8 +93,7 @@ func (c *console) loginForm(w http.ResponseWriter, r *http.Request) error {
 	signer := c.core.keys.Load().signer()
 	f["proof"] = []string{signer.passwordProof(found, end)}
 
-	show := c.show(login, func(p *page) { p.addForm(r, f) })
-	return show(w, r)
+	return c.show(login, func(p *page) { p.addForm(r, f) })(w, r)
 }
 
 // logoutForm answers POST /logout.

@@ -62,22 +62,24 @@ type route struct {
 
 // reads returns the row of a route that only reads. It takes no body.
 func reads(path string, who requirement, handler handler, class class, query ...string) route {
-	return changes("GET "+path, who, handler, class, 0, query...)
-}
-
-// changes returns the row of a route. reads is the same for GET. A body of up to maxBody bytes is
-// read, and ignored if the handler takes none. The pattern is the method and the path.
-func changes(pattern string, who requirement, handler handler, class class, maxBody int64, query ...string) route {
-	method, path, _ := strings.Cut(pattern, " ")
 	return route{
-		method:  method,
+		method:  http.MethodGet,
 		path:    path,
 		who:     who,
 		handler: handler,
 		query:   strings.Join(query, " "),
 		class:   class,
-		maxBody: maxBody,
 	}
+}
+
+// changes returns the row of a route that may change something. A body of up to maxBody bytes is
+// read, and ignored if the handler takes none. The pattern is the method and the path.
+func changes(pattern string, who requirement, handler handler, class class, maxBody int64, query ...string) route {
+	method, path, _ := strings.Cut(pattern, " ")
+	row := reads(path, who, handler, class, query...)
+	row.method = method
+	row.maxBody = maxBody
+	return row
 }
 
 // verifyPath is the route that a proxy asks whether a request may pass.

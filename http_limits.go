@@ -12,6 +12,9 @@ import (
 // unbounded is a number of slots that is never reached.
 const unbounded = 1 << 30
 
+// everybody is the caller of a limiter whose slots all requests share alike.
+const everybody = ""
+
 // limiter has slots for each caller, and slots for all callers together. A request that works holds
 // one of each. Others wait, in the order in which they came.
 type limiter struct {
@@ -124,7 +127,8 @@ func (l *limiter) length(caller string) int {
 type class int
 
 // The classes. All but light and sending begin with a slot of the pool of database connections.
-// authorize takes a slot by itself to ask who is calling.
+// Before that, the question who is calling has taken a slot of its own and given it back
+// (authorize, auth_access.go).
 const (
 	light   class = iota // does not use the database
 	quick                // most routes
@@ -324,9 +328,9 @@ func (s *slots) leavePool() {
 }
 
 // beginAnswer gives back what a request does not need while the client takes its answer, which may
-// be slow: all but the slot of a stream or of a file that is sent.
+// be slow. A stream, and a file that is sent, keep the slot of their class. All others keep nothing.
 func (s *slots) beginAnswer() {
-	if s.classLimiter == s.limits.classes[slow] { // that of bulk too
+	if s.classLimiter == s.limits.classes[slow] { // slow and bulk share this limiter
 		s.release()
 		return
 	}

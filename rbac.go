@@ -46,8 +46,8 @@ func (by actor) covers(needed []string) error {
 	return nil
 }
 
-// coversRoles is the subset rule for all permissions of these roles. An unknown role is a 422. The
-// roles of a suspended user count in full, although they give that user nothing now.
+// coversRoles is the subset rule for all permissions of these roles, which somebody has or is given.
+// They count in full, even if that user is suspended and holds nothing now. An unknown role is a 422.
 func (by actor) coversRoles(ctx context.Context, q querier, names []string) error {
 	granted, err := rolePermissions(ctx, q, names)
 	if err != nil {
@@ -124,7 +124,7 @@ func changeAccess(ctx context.Context, db *pgxpool.Pool, do func(tx pgx.Tx) erro
 // queueAccessChange is changeAccess for a request. Requests wait in line before they take a
 // connection to the database, because a change of a role that many users hold takes long.
 func (a *accounts) queueAccessChange(ctx context.Context, do func(tx pgx.Tx) error) error {
-	leave, err := a.accessQueue.acquire(ctx, "")
+	leave, err := a.accessQueue.acquire(ctx, everybody)
 	if err != nil {
 		return err
 	}
@@ -187,16 +187,16 @@ func (a *accounts) actorNow(ctx context.Context, tx pgx.Tx, r *http.Request, per
 	return by, nil
 }
 
-// Values for the parameter users of endOldCredentials: SQL for the id of one user, and for the ids
-// of all holders of one role.
+// Values for the parameter holders of endOldCredentials. Each is SQL that selects users by $1: the
+// user with this id, or all holders of the role with this id.
 const (
 	oneUser     = `SELECT $1::uuid AS user_id`
 	roleHolders = `SELECT user_id FROM user_roles WHERE role_id = $1`
 )
 
 // endOldCredentials ends the credentials that must not outlive a change of permissions. It must be
-// called before the change. users is oneUser or roleHolders; id names the user or the role. given
-// are the permissions of that user or role after the change.
+// called before the change. holders is oneUser or roleHolders, and id is the $1 of that SQL. given
+// are the permissions of the user or role after the change.
 //
 //   - The users' password tokens are voided, because they were made for the old permissions.
 //   - The sessions of users who gain a permission end. Somebody else may have got hold of one when
@@ -207,7 +207,7 @@ const (
 // A login under way is not stopped. The password stays valid, so this login could as well begin
 // after the change. To stop it, every user's row would have to be written, and a role may have a
 // hundred thousand holders. Requires lockAccess.
-func endOldCredentials(ctx context.Context, tx pgx.Tx, by actor, users string, id any, given []string) error {
+func endOldCredentials(ctx context.Context, tx pgx.Tx, by actor, holders string, id any, given []string) error {
 	const begin = `
 		WITH holders AS (`
 	const end = `
@@ -241,7 +241,7 @@ func endOldCredentials(ctx context.Context, tx pgx.Tx, by actor, users string, i
 			)`
 
 	const doing = "void password tokens and find who gains"
-	gainers, err := scalar[[]string](ctx, tx, doing, begin+users+end, id, given)
+	gainers, err := scalar[[]string](ctx, tx, doing, begin+holders+end, id, given)
 	if err != nil {
 		return err
 	}

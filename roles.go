@@ -149,7 +149,7 @@ func (a *accounts) updateRole(w http.ResponseWriter, r *http.Request, c roleChan
 			return nil
 		}
 
-		// Either change may give the holders a permission.
+		// A requirement that is lifted and permissions that change may give the holders something.
 		isLifted := before.RequiresSecondFactor && !after.RequiresSecondFactor
 		if isLifted || !slices.Equal(before.Permissions, after.Permissions) {
 			err := endOldCredentials(ctx, tx, by, roleHolders, before.ID, after.Permissions)
@@ -482,6 +482,7 @@ func (a *accounts) updatePermission(w http.ResponseWriter, r *http.Request, in m
 	const update = `UPDATE declared_permissions SET meaning = $2 WHERE name = $1`
 	var after permissionView
 	err := a.actOnPermission(r, func(ctx context.Context, tx pgx.Tx, by actor, p heldPermission) error {
+		before := permissionView{p.Name, p.Meaning, true}
 		if err := checkDeclaration(p.Name, in.Meaning); err != nil {
 			return err
 		}
@@ -494,7 +495,7 @@ func (a *accounts) updatePermission(w http.ResponseWriter, r *http.Request, in m
 		if _, err := execute(ctx, tx, "change permission", update, p.Name, in.Meaning); err != nil {
 			return err
 		}
-		return audit(ctx, tx, by, "permission.update", "permission:"+p.Name, p, after)
+		return audit(ctx, tx, by, "permission.update", "permission:"+p.Name, before, after)
 	})
 	return writeEntity(w, after, "", err)
 }

@@ -161,7 +161,7 @@ CREATE TABLE throttles (
 );
 CREATE INDEX throttles_expires_at_idx ON throttles (expires_at);
 
--- The audit log. Rows are added and never changed. Retention deletes old rows, those up to a checkpoint.
+-- The audit log. Rows are added and never changed. Retention deletes old rows.
 CREATE TABLE audit_log (
   id         bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   at         timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -181,8 +181,9 @@ CREATE INDEX audit_log_request_id_idx ON audit_log (request_id, id);
 
 -- The seals of the audit log's rows, numbered 1, 2, 3 and so on. The number of a seal that is lost is
 -- not used again, so the loss shows as a gap. mac is an HMAC of the seal before and of the row, under
--- a key derived from the key kid of the key file. checkpoint is null or a MAC. Such a MAC proves that
--- retention deleted the row of this seal, all earlier rows, and their seals.
+-- a key derived from the key kid of the key file. checkpoint is null in all seals but one: when
+-- retention deletes old rows and their seals, the newest of these seals stays. Its checkpoint is a MAC
+-- which proves that retention deleted the rows up to this one, and its kid is the key of that MAC.
 CREATE TABLE audit_seals (
   seq        bigint PRIMARY KEY,
   audit_id   bigint NOT NULL,
@@ -221,8 +222,8 @@ CREATE TRIGGER audit_seals_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON au
 -- The instances that use this database: a row for each instance and each key that it has signed with.
 -- An instance renews its row while it runs. After the newest live_until of its rows it counts as
 -- stopped. alive_since is when the present run of renewals began. signer is the fingerprint of the
--- signing key. fingerprints are those of all keys of the instance. Rows outlive instances: seen_at is
--- when the key was last in use.
+-- signing key. fingerprints are those of all keys of the instance. A row stays after its instance has
+-- stopped. seen_at is when the key was last in use.
 CREATE TABLE instances (
   id           text        NOT NULL,
   signer       text        NOT NULL,
@@ -326,9 +327,9 @@ CREATE TABLE known_networks (
   PRIMARY KEY (user_id, network)
 );
 
--- Breaks of the audit log become rows of it. When Cairn itself adds such a row, the row has a MAC, and
--- then "cairn audit verify" does not report the break again. These rows have no MAC. So verify reports
--- again what is still missing or wrong.
+-- Breaks of the audit log become rows of it. A row that Cairn itself adds has a MAC in its column after,
+-- so "cairn audit verify" does not report its break again. The rows of this statement have none. So
+-- verify reports again what is still missing or wrong.
 INSERT INTO audit_log (actor, credential, address, request_id, action, target, after)
   SELECT 'cairn', '', '', '', 'audit.break_found', 'audit', jsonb_build_object(
     'findings', jsonb_build_array(finding),

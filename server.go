@@ -271,9 +271,9 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// newCaller returns the caller of a request. Only the address of the caller is known yet. authorize
-// does nothing yet. It stays so for public routes and for the route of the refresh cookie. For all
-// others admit replaces it first.
+// newCaller returns the caller of a request. Only the address of the caller is known yet. The
+// function authorize does nothing until admit (auth_access.go) replaces it. admit does so for every
+// route except the public ones and that of the refresh cookie.
 func (s *server) newCaller(r *http.Request) *caller {
 	c := &caller{
 		requestID:   rand.Text(),
@@ -365,8 +365,9 @@ func (s *server) call(rt route, w *responseWriter, r *http.Request) (err error) 
 		c.releaseBody()
 	}()
 
-	// If admit refuses, its error is answered. withLoginPage adds the way to the login page, which
-	// a proxy shows. keepForm adds a copy of the form, which the login page sends after the login.
+	// If admit refuses, its error is answered. withLoginPage adds the address of the login page, to
+	// which a proxy can send the browser. keepForm adds a copy of the form, which the login page
+	// sends after the login.
 	err = s.accounts.admit(rt, w, r)
 	switch {
 	case err == nil:
