@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -58,6 +59,29 @@ func (a *accounts) checkCredentials(
 	})
 
 	return found, err
+}
+
+// codeWait is how long after the password the code may follow, on pages.
+const codeWait = 5 * time.Minute
+
+// passwordProof returns a proof that the password of these credentials was right. It is valid until
+// expires, in Unix seconds, or until the user's credential_version rises. It holds no secret, and
+// signs nobody in without a code.
+func (k key) passwordProof(found passwordRecord, expires int64) string {
+	signed := fmt.Sprintf("%d.%s.%d", expires, found.ID, found.CredentialVersion)
+	return fmt.Sprintf("%d.%s", expires, encodedMAC(k.login, signed))
+}
+
+// verifyProof reports whether one of the keys made this passwordProof of the credentials, and it is
+// valid at the time now.
+func (ring *keyring) verifyProof(proof string, found passwordRecord, now time.Time) bool {
+	end, _, _ := strings.Cut(proof, ".")
+	expires, err := strconv.ParseInt(end, 10, 64)
+	if err != nil || now.Unix() >= expires {
+		return false
+	}
+
+	return ring.isSigned(proof, func(k key) string { return k.passwordProof(found, expires) })
 }
 
 // rehash stores a password under the current parameters if it was stored under weaker ones. If this

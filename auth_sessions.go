@@ -17,16 +17,6 @@ type session struct {
 	SessionExpiresAt time.Time // later with each refresh, up to a fixed end
 }
 
-// pathUUID returns the path value, or "" if the route has none of that name. For text that is no
-// canonical UUID it returns noUUID.
-func pathUUID(r *http.Request, name string) string {
-	id := r.PathValue(name)
-	if id == "" || canonicalUUID.MatchString(id) {
-		return id
-	}
-	return noUUID
-}
-
 // endOwnSessions answers DELETE /api/v1/auth/sessions, which ends the caller's sessions except the
 // current one, and DELETE /api/v1/auth/sessions/{id}.
 func (a *accounts) endOwnSessions(w http.ResponseWriter, r *http.Request) error {

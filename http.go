@@ -212,6 +212,16 @@ func checkQuery(r *http.Request, allowed string) error {
 	return nil
 }
 
+// pathUUID returns the path value, or "" if the route has none of that name. For text that is no
+// canonical UUID it returns noUUID.
+func pathUUID(r *http.Request, name string) string {
+	id := r.PathValue(name)
+	if id == "" || canonicalUUID.MatchString(id) {
+		return id
+	}
+	return noUUID
+}
+
 // pathID returns a path value that is a canonical decimal number, else 0, which is the id of
 // nothing.
 func pathID(r *http.Request, name string) int64 {
