@@ -46,8 +46,9 @@ func (by actor) covers(needed []string) error {
 	return nil
 }
 
-// coversRoles is the subset rule for all permissions of these roles, which somebody has or is given.
-// They count in full, even if that user is suspended and holds nothing now. An unknown role is a 422.
+// coversRoles is the subset rule for all permissions of these roles, which a user has or is given.
+// They count in full, even if that user is suspended and holds nothing now. An unknown role is a
+// 422.
 func (by actor) coversRoles(ctx context.Context, q querier, names []string) error {
 	granted, err := rolePermissions(ctx, q, names)
 	if err != nil {
