@@ -55,7 +55,8 @@ func (a *accounts) admit(rt route, w http.ResponseWriter, r *http.Request) (err 
 		c.authorize = func(ctx context.Context) error { return a.authorize(ctx, rt, c) }
 	}
 
-	// Unless the route is public, more than a small body is read only for an account that may send it.
+	// Unless the route is public, a body that may be large is read only for an account that may
+	// send it.
 	if rt.maxBody > small {
 		if err := c.authorize(r.Context()); err != nil {
 			return err

@@ -148,8 +148,8 @@ type rotatedSession struct {
 // still gets the current one for a while, by either of two rules:
 //
 //   - (a) It was replaced last, less than a grace period ago.
-//   - (b) It was replaced in the latest burst of refreshes, which began less than a grace period ago.
-//     Without this rule, a tab that is two refreshes behind would end the session.
+//   - (b) It was replaced in the latest burst of refreshes, which began less than a grace period
+//     ago. Without this rule, a tab that is two refreshes behind would end the session.
 //
 // A burst ends a grace period after it began. The first one begins with the first refresh after the
 // login. The next refresh after a burst has ended begins a new one, which is dated back to the

@@ -70,27 +70,14 @@ func (a *accounts) ensureAdministrator(ctx context.Context) error {
 			return nil
 		}
 
-		token, err := createPasswordToken(ctx, tx, u.ID, firstPasswordTTL)
-		if err != nil {
-			return err
-		}
-
 		// The creation of a user is in the audit log already.
 		if !isNew {
 			if err := audit(ctx, tx, serviceActor(), "user.password_reset", "user:admin", nil, nil); err != nil {
 				return err
 			}
 		}
-
-		// Before the commit, so that a valid token is always in a file.
-		if err := removeIfThere(file); err != nil {
-			return err
-		}
-		if err := writeNewFile(file, []byte(token.PasswordToken+"\n")); err != nil {
-			return fmt.Errorf("write the first administrator's token: %w", err)
-		}
 		isWritten = true
-		return nil
+		return a.writeFirstAdminToken(ctx, tx, u.ID)
 	})
 
 	if err == nil && isWritten {
@@ -110,6 +97,24 @@ func (a *accounts) ensureAdministrator(ctx context.Context) error {
 	}
 
 	return err
+}
+
+// writeFirstAdminToken creates a password token for the first administrator and writes it into the
+// file. It does so before the commit, so that a valid token is always in a file.
+func (a *accounts) writeFirstAdminToken(ctx context.Context, tx pgx.Tx, userID string) error {
+	file := a.core.cfg.firstAdminFile()
+	token, err := createPasswordToken(ctx, tx, userID, firstPasswordTTL)
+	if err != nil {
+		return err
+	}
+
+	if err := removeIfThere(file); err != nil {
+		return err
+	}
+	if err := writeNewFile(file, []byte(token.PasswordToken+"\n")); err != nil {
+		return fmt.Errorf("write the first administrator's token: %w", err)
+	}
+	return nil
 }
 
 // logWaitingToken logs that an earlier start wrote the token into a file, perhaps on another

@@ -45,10 +45,10 @@ type attempt struct {
 // The lockout does not apply in a network from which the account has signed in before: there,
 // failures neither lead to a lockout nor prolong one.
 func (a *accounts) newGuess(ctx context.Context, userID, login string, address netip.Addr) (attempt, error) {
-	// A subject is an HMAC of the name, under a key of the ring. A count that was begun under another
-	// key goes on under that key. So it outlives a new signing key. Both rules that have a subject
-	// use one: the subject of the lockout's count; if there is no such count, the subject of the
-	// newest count in this network; and else the one under the signing key.
+	// A subject is an HMAC of the name, under a key of the ring. A count that was begun under
+	// another key goes on under that key. So it outlives a new signing key. Both rules that have a
+	// subject use the same one: that of the lockout's count; without such a count, that of the
+	// newest count in this network; and without any, the one under the signing key.
 	const query = `
 		WITH begun AS (
 			SELECT account
