@@ -109,8 +109,8 @@ func (a *accounts) auditLoginRefusal(r *http.Request, found passwordRecord, err 
 		target = "user:" + found.Username
 	}
 
-	// To be asked for the code is no failure and counts for no throttle. Many of these answers share
-	// an audit row.
+	// To be asked for the code is no failure and counts for no throttle. Many of these answers
+	// share an audit row.
 	if err == errOTPRequired {
 		asked := tally{
 			action:  "session.otp_required",

@@ -328,7 +328,8 @@ func (s *slots) leavePool() {
 }
 
 // beginAnswer gives back what a request does not need while the client takes its answer, which may
-// be slow. A stream, and a file that is sent, keep the slot of their class. All others keep nothing.
+// be slow. A stream, and a file that is sent, keep the slot of their class. All others keep
+// nothing.
 func (s *slots) beginAnswer() {
 	if s.classLimiter == s.limits.classes[slow] { // bulk has this limiter too
 		s.release()
