@@ -111,10 +111,7 @@ func (a *accounts) writeFirstAdminToken(ctx context.Context, tx pgx.Tx, userID s
 	if err := removeIfThere(file); err != nil {
 		return err
 	}
-	if err := writeNewFile(file, []byte(token.PasswordToken+"\n")); err != nil {
-		return fmt.Errorf("write the first administrator's token: %w", err)
-	}
-	return nil
+	return writeNewFile(file, []byte(token.PasswordToken+"\n"))
 }
 
 // logWaitingToken logs that an earlier start wrote the token into a file, perhaps on another
@@ -149,10 +146,11 @@ func (a *accounts) voidFirstAdminToken(ctx context.Context, tx pgx.Tx) error {
 
 // removeIfThere removes a file, which may be gone already.
 func removeIfThere(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
+	err := os.Remove(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
 	}
-	return nil
+	return err
 }
 
 // noteInstance renews the lease of this instance, with the fingerprints of its keys. It returns an
