@@ -29,7 +29,7 @@ import (
 const (
 	maxFileTokens     = 5_000
 	maxTestFileTokens = 8_000
-	maxProgramTokens  = 204_900
+	maxProgramTokens  = 205_300
 	maxAuditorTokens  = 32_000
 )
 

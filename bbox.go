@@ -524,6 +524,7 @@ type headerReader struct {
 	big     bool             // whether it is a BigTIFF
 	start   uint64           // offset of the TIFF's first directory
 	next    uint64           // offset of the directory after the last one read; 0 where there is none
+	budget  *decodeBudget    // of the samples
 	crs     lastCRS          // kept from file to file
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
 	"net/url"
@@ -30,7 +31,8 @@ type elevation struct {
 // Limits of requests for heights.
 const (
 	maxHeightPoints = 1000
-	maxHeightFiles  = 5 // that are looked at for a point
+	maxHeightFiles  = 5       // that are looked at for a point
+	maxHeightWork   = 3 << 30 // of the decodeBudget of a request
 )
 
 // elevationRequest is the body of POST /api/v1/elevation: points or a line, in degrees.
@@ -190,6 +192,7 @@ func (c *catalogue) elevations(r *http.Request, in elevationRequest) (found []el
 
 	// Ask the finest file of each point, then the next one for points that have no height yet. Each
 	// file is opened once for all its points.
+	budget := &decodeBudget{maxHeightWork}
 	for rank := range maxHeightFiles {
 		asked := map[int64]datasetFile{}
 		points := map[int64][]*elevation{} // by file
@@ -201,11 +204,12 @@ func (c *catalogue) elevations(r *http.Request, in elevationRequest) (found []el
 			}
 		}
 
-		for id, file := range asked {
+		for _, id := range slices.Sorted(maps.Keys(asked)) {
+			file := asked[id]
 			if err := shareCore(r.Context(), c.core.db); err != nil {
 				return nil, err
 			}
-			err := c.addHeights(r.Context(), datasets[file.DatasetID].Path, file, points[id], way)
+			err := c.addHeights(r.Context(), datasets[file.DatasetID].Path, file, points[id], way, budget)
 			if err != nil {
 				return nil, err
 			}
@@ -238,6 +242,7 @@ func datasetsOf(ctx context.Context, q querier, files []datasetFile) (map[int64]
 type heightPoint struct {
 	column, row float64
 	height      float64 // NaN: void
+	err         error   // why the height was not read
 	at          *elevation
 }
 
@@ -250,6 +255,7 @@ func (c *catalogue) addHeights(
 	file datasetFile,
 	wanted []*elevation,
 	way interpolation,
+	budget *decodeBudget,
 ) error {
 	crs, shift, isKnown := file.knownCRS()
 	if !isKnown {
@@ -260,23 +266,24 @@ func (c *catalogue) addHeights(
 	for _, at := range wanted {
 		column, row, err := file.pixelAt(crs, shift, at.Point[0], at.Point[1])
 		if err == nil {
-			points = append(points, heightPoint{column, row, math.NaN(), at})
+			points = append(points, heightPoint{column: column, row: row, at: at})
 		}
 	}
 
-	err := c.readRaster(ctx, directory, file, func(r *raster) error {
+	err := c.readRaster(ctx, directory, file, budget, func(r *raster) error {
 		return readHeightsAt(ctx, r, points, way)
 	})
 	if problemIn(err) != nil || ctx.Err() != nil {
 		return err
 	}
 
-	reason := "void"
-	if err != nil {
-		reason = "heights not read: " + reasonOf(err)
-	}
 	for _, p := range points {
-		hasHeight := err == nil && p.height-p.height == 0 // neither a void nor infinite
+		reason := "void"
+		fault := cmp.Or(err, p.err)
+		if fault != nil {
+			reason = "heights not read: " + reasonOf(fault)
+		}
+		hasHeight := fault == nil && p.height-p.height == 0 // neither a void nor infinite
 		isFirst := p.at.FileID == nil
 		if !hasHeight && !isFirst {
 			continue
@@ -298,8 +305,9 @@ func (c *catalogue) addHeights(
 	return nil
 }
 
-// readHeightsAt sets the heights at points in a raster.
-func readHeightsAt(ctx context.Context, r *raster, points []heightPoint, way interpolation) (err error) {
+// readHeightsAt sets the heights at points in a raster, or the error of a point whose block cannot
+// be decoded. It returns any other error.
+func readHeightsAt(ctx context.Context, r *raster, points []heightPoint, way interpolation) error {
 	// The raster keeps only the block that it has decoded last, so points of one block come
 	// together.
 	slices.SortFunc(points, func(p, q heightPoint) int {
@@ -309,9 +317,9 @@ func readHeightsAt(ctx context.Context, r *raster, points []heightPoint, way int
 	})
 	for i := range points {
 		p := &points[i]
-		p.height, err = r.heightAt(ctx, p.column, p.row, way)
-		if err != nil {
-			return err
+		p.height, p.err = r.heightAt(ctx, p.column, p.row, way)
+		if p.err != nil && statusOf(p.err) == fileStatusUnreadable {
+			return p.err
 		}
 	}
 	return nil
@@ -323,6 +331,7 @@ func (c *catalogue) readRaster(
 	ctx context.Context,
 	directory string,
 	file datasetFile,
+	budget *decodeBudget,
 	use func(*raster) error,
 ) error {
 	read := func() error {
@@ -349,6 +358,7 @@ func (c *catalogue) readRaster(
 			}
 
 			err = errors.New("the reader failed on this file") // it stays if the reader panics
+			reader.header.budget = budget
 			raster, wrong := reader.header.openRaster(ctx, m)
 			if wrong == nil {
 				wrong = use(raster)

@@ -14,12 +14,12 @@ import (
 
 // Limits of pictures of heights.
 const (
-	maxPictureSize    = 1024    // pixels along the longer side
-	maxPictureSamples = 1 << 25 // that are read for the picture of a file
-	maxTileSamples    = 6 << 20 // that are read for a tile
-	maxTileFiles      = 64      // a tile that more files meet is empty
-	maxTileZoom       = 24
-	tileSize          = 256 // pixels
+	maxPictureSize = 1024    // pixels along the longer side
+	maxPictureWork = 1 << 30 // of the decodeBudget of the picture of a file
+	maxTileWork    = 1 << 28 // likewise: 32 million samples of 32 bits, whole blocks
+	maxTileFiles   = 64      // a tile that more files meet is empty
+	maxTileZoom    = 24
+	tileSize       = 256 // pixels
 )
 
 // tileCircumference is the length of the equator in Web Mercator (EPSG:3857), in metres.
@@ -66,8 +66,7 @@ func (c *catalogue) getRelief(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	callerOf(r).slots.leavePool()
-	most := maxPictureSamples
-	err = c.addHeightsOf(r.Context(), d.Path, file, p, &most)
+	err = c.addHeightsOf(r.Context(), d.Path, file, p, &decodeBudget{maxPictureWork})
 	if problemIn(err) != nil || r.Context().Err() != nil {
 		return err
 	}
@@ -93,20 +92,20 @@ func writePicture(w http.ResponseWriter, r *http.Request, picture image.Image) e
 	return writeTaggedBytes(w, r, "image/png", body.Bytes())
 }
 
-// addHeightsOf adds the heights of a file to a picture, in metres. most is that of addHeights.
+// addHeightsOf adds the heights of a file to a picture, in metres.
 func (c *catalogue) addHeightsOf(
 	ctx context.Context,
 	directory string,
 	file datasetFile,
 	p *heightPicture,
-	most *int,
+	budget *decodeBudget,
 ) error {
 	metres := 1.0
 	if file.Unit != nil {
 		metres = metresOf(*file.Unit)
 	}
-	return c.readRaster(ctx, directory, file, func(raster *raster) error {
-		return p.addHeights(ctx, raster, most, metres)
+	return c.readRaster(ctx, directory, file, budget, func(raster *raster) error {
+		return p.addHeights(ctx, raster, metres)
 	})
 }
 
@@ -227,7 +226,7 @@ func (c *catalogue) getTile(w http.ResponseWriter, r *http.Request) error {
 
 	callerOf(r).slots.leavePool()
 	p := newHeightPicture(tileSize, tileSize)
-	most := maxTileSamples
+	budget := &decodeBudget{maxTileWork}
 	for _, file := range files {
 		if err := shareCore(r.Context(), c.core.db); err != nil {
 			return err
@@ -235,7 +234,7 @@ func (c *catalogue) getTile(w http.ResponseWriter, r *http.Request) error {
 		if isKnown := t.setPlaces(p, file); !isKnown {
 			continue // only a file of a former version of the registry
 		}
-		err := c.addHeightsOf(r.Context(), d.Path, file, p, &most)
+		err := c.addHeightsOf(r.Context(), d.Path, file, p, budget)
 		if problemIn(err) != nil || r.Context().Err() != nil {
 			return err
 		}

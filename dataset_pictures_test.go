@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"image"
@@ -205,11 +206,14 @@ func TestTileOfManySamples(t *testing.T) {
 			geoKeyTag([4]float64{1024, 0, 1, 1}, [4]float64{1025, 0, 1, 1}, [4]float64{3072, 0, 1, 25832}))
 		return f
 	}
-	large := placed(terrainTIFF(0, 0, func(x, y float64) float64 { return 5 }), 0.1)
-	large.width, large.height, large.rows = 3200, 3200, 100
+	large := placed(pixelTIFF{}, 0.04)
 	feet := placed(terrainTIFF(0, 0, func(x, y float64) float64 { return 1000 }), 10)
 	feet.tags = append(feet.tags, asciiTag(tagGDALMetadata, `<GDALMetadata><Item name="UNITTYPE" sample="0" role="unittype">ft</Item></GDALMetadata>`+"\x00"))
-	c, dataset := startTerrain(t, map[string]pixelTIFF{"large.tif": large, "feet.tif": feet})
+	ts := startServer(t, nil)
+	c := ts.signIn("root", "all")
+	ts.write("d", map[string]string{"large.tif": string(sparseTIFF(2, large.place)), "feet.tif": string(feet.build())})
+	dataset := c.addDataset("d")
+	c.analyze(dataset, nil)
 
 	tile, x, y := c.middle(dataset, 16)
 	drawn := c.picture(fmt.Sprintf("%s/tiles/%d/%d/%d.png?style=terrarium", dataset, tile.zoom, tile.x, tile.y))
@@ -274,8 +278,7 @@ func TestOddPictures(t *testing.T) {
 	full := &raster{width: 403, height: 403, blockWidth: 403, blockHeight: 403, scale: 1, samples: sampleLayout{bits: 8, format: sampleFormatUint, step: 8, rowBytes: 403}}
 	full.decode = func(column, row int, block []byte) (bool, error) { read++; return true, nil }
 	full.overviews = []*raster{{width: 12, height: 12}}
-	most := maxTileSamples
-	if err := p.addHeights(t.Context(), full, &most, 1); err != nil {
+	if err := p.addHeights(t.Context(), full, 1); err != nil {
 		t.Fatal(err)
 	}
 	check(t, "blocks of the full raster that were read", read, 1)
@@ -293,6 +296,70 @@ func TestReaderFails(t *testing.T) {
 	c.analyze(dataset, nil)
 	var file datasetFile
 	file.ElevationDatasetFileMeta = c.files(dataset)["a.tif"]
-	err := ts.catalogue.readRaster(t.Context(), ".", file, func(*raster) error { panic("odd") })
+	err := ts.catalogue.readRaster(t.Context(), ".", file, nil, func(*raster) error { panic("odd") })
 	checkError(t, "error", err, "the reader failed on this file")
+}
+
+// geographicPlace returns the tags of a raster whose north-west corner is at 7° east and 47° north.
+func geographicPlace(degrees float64) []testTag {
+	return with(doubles(tagModelPixelScale, degrees, degrees, 0), doubles(tagModelTiepoint, 0, 0, 0, 7, 47, 0),
+		geoKeyTag([4]float64{1024, 0, 1, 2}, [4]float64{1025, 0, 1, 1}, [4]float64{2048, 0, 1, 4326}))
+}
+
+// sparseTIFF returns a raster of so many by so many tiles of 4,096 by 4,096 samples, which the file leaves out: all heights
+// are 0.
+func sparseTIFF(across int, place []testTag) []byte {
+	side, none := float64(across*4096), make([]float64, across*across)
+	return testTIFF{binary.LittleEndian, false, with(longs(tagImageWidth, side), longs(tagImageLength, side), shorts(tagBitsPerSample, 32),
+		shorts(tagCompression, compressionDeflate), shorts(tagPhotometric, 1), shorts(tagSamplesPerPixel, 1), shorts(tagTileWidth, 4096), shorts(tagTileLength, 4096),
+		shorts(tagSampleFormat, sampleFormatFloat), longs(tagTileOffsets, none...), longs(tagTileByteCounts, none...),
+		place)}.build()
+}
+
+// TestLargeBlocks: the blocks that have to be decoded count, not the samples that are wanted of them. A file that needs too
+// many is left out, and the next one counts.
+func TestLargeBlocks(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("root", "all")
+	const block = 0.04 // degrees
+	coarse := terrainTIFF(0, 0, func(x, y float64) float64 { return 1000 })
+	coarse.place = geographicPlace(8 * block / 32)
+	ts.write("d", map[string]string{"a.tif": string(sparseTIFF(8, geographicPlace(block/4096))), "coarse.tif": string(coarse.build())})
+	dataset := c.addDataset("d")
+	c.analyze(dataset, nil)
+
+	// A tile in one block, and one around the corner of four.
+	var points [][2]float64
+	for i := range 64 {
+		points = append(points, [2]float64{7 + block*(float64(i%8)+0.5), 47 - block*(float64(i/8)+0.5)})
+	}
+	points = append(points, [2]float64{7 + 4*block, 47 - 4*block})
+	for i, want := range map[int]float64{0: 0, 64: 1000} {
+		tile := tileAt(points[i][0], points[i][1], 15)
+		x, y := tile.pixelOf(points[i][0], points[i][1])
+		drawn := c.picture(fmt.Sprintf("%s/tiles/%d/%d/%d.png?style=terrarium", dataset, tile.zoom, tile.x, tile.y))
+		check(t, fmt.Sprint("height in the tile of point ", i), heightIn(drawn, x, y), want)
+	}
+
+	count := map[float64]int{}
+	for _, item := range c.must(200, "POST", "/api/v1/elevation", map[string]any{"points": points[:64]}).items() {
+		height, _ := item["height"].(float64)
+		count[math.Round(height)]++
+	}
+	check(t, "points with a height", count[0]+count[1000], 64)
+	const work = 4096*4096*(4+4) + 4096 // for a block
+	check(t, "points of which the large blocks are read", count[0], maxHeightWork/work)
+}
+
+// tileAt returns the tile that has a place.
+func tileAt(lon, lat float64, zoom int) mapTile {
+	world := float64(int(1) << zoom)
+	return mapTile{zoom, int((lon + 180) / 360 * world), int((1 - math.Asinh(math.Tan(lat*math.Pi/180))/math.Pi) / 2 * world)}
+}
+
+// pixelOf returns the pixel that has a place.
+func (t mapTile) pixelOf(lon, lat float64) (x, y int) {
+	fine := tileAt(lon, lat, t.zoom+8) // a tile has 2⁸ pixels
+	return fine.x - t.x*tileSize, fine.y - t.y*tileSize
 }

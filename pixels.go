@@ -36,6 +36,7 @@ type raster struct {
 	offset  float64
 
 	decode decodeFunc
+	budget *decodeBudget
 
 	// The block that was decoded last.
 	column, row int
@@ -65,6 +66,28 @@ type window struct {
 
 // voidRange is the samples that stand for a missing height.
 type voidRange struct{ from, to float64 }
+
+// decodeBudget is how much may still be decoded, in the unit of blockWork. nil is any amount. So a
+// request takes a bounded time, whatever the files say.
+type decodeBudget struct{ left float64 }
+
+// spend takes work from the budget. If not enough is left, it takes nothing and returns an
+// *extentError.
+func (b *decodeBudget) spend(work float64) error {
+	err := b.allow(work)
+	if err == nil && b != nil {
+		b.left -= work
+	}
+	return err
+}
+
+// allow returns the error of spend, and takes nothing.
+func (b *decodeBudget) allow(work float64) error {
+	if b != nil && work > b.left {
+		return unreadf("too much of it would have to be decoded for one request")
+	}
+	return nil
+}
 
 // openRaster opens the samples of the file that h has read the extent m of. After the end of ctx,
 // they cannot be read any more. The error is an *extentError: unsupported for samples that Cairn
@@ -102,6 +125,10 @@ func (h *headerReader) openRaster(ctx context.Context, m *extent) (*raster, erro
 
 	// Samples mean the same in the overviews.
 	for _, image := range append(r.overviews, r) {
+		image.budget = h.budget
+		if image.mask != nil {
+			image.mask.budget = h.budget
+		}
 		image.nodata = image.samples.voids(m.Nodata)
 		if m.Scale != nil {
 			image.scale = *m.Scale
@@ -251,6 +278,18 @@ func (r *raster) readInto(ctx context.Context, w window, heights []float64) erro
 	return err
 }
 
+// blockWork returns how much work it is to decode a block: its size, 4 for each sample, and 4,096.
+func (r *raster) blockWork() float64 {
+	return float64(r.blockHeight*(r.samples.rowBytes+4*r.blockWidth) + 4096)
+}
+
+// work returns how much work it is to decode the blocks of a window.
+func (r *raster) work(w window) float64 {
+	across := (w.x+w.width-1)/r.blockWidth - w.x/r.blockWidth + 1
+	down := (w.y+w.height-1)/r.blockHeight - w.y/r.blockHeight + 1
+	return float64(across) * float64(down) * r.blockWork()
+}
+
 // load decodes a block unless it is the one that was decoded last.
 func (r *raster) load(ctx context.Context, column, row int) error {
 	err := ctx.Err()
@@ -261,6 +300,9 @@ func (r *raster) load(ctx context.Context, column, row int) error {
 	isLoaded := r.block != nil && column == r.column && row == r.row
 	if isLoaded {
 		return r.blockErr
+	}
+	if err := r.budget.spend(r.blockWork()); err != nil {
+		return err
 	}
 
 	if r.block == nil {

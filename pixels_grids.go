@@ -89,7 +89,10 @@ func (h *headerReader) openHGT(m *extent) (*raster, error) {
 	if err != nil {
 		return nil, err
 	}
-	tile := &unpacked{size: *m.Height * int64(l.rowBytes)}
+	tile := &unpacked{
+		size:   *m.Height * int64(l.rowBytes),
+		budget: h.budget,
+	}
 	var samples io.ReaderAt = tile
 
 	switch strings.ToLower(path.Ext(h.name)) {
@@ -118,8 +121,9 @@ func (h *headerReader) openHGT(m *extent) (*raster, error) {
 // unpacked is the content of a compressed file. It is read from front to back; a read before the
 // last one begins again at the front.
 type unpacked struct {
-	open func() (io.Reader, error) // returns the content from the front
-	size int64
+	open   func() (io.Reader, error) // returns the content from the front
+	size   int64
+	budget *decodeBudget // of which each beginning takes the size
 
 	r      io.Reader // nil before the first read and after an error
 	offset int64     // of the next byte
@@ -135,7 +139,10 @@ func (u *unpacked) ReadAt(p []byte, offset int64) (n int, err error) {
 	}
 	if u.r == nil || offset < u.offset {
 		u.offset = 0
-		u.r, err = u.open()
+		err = u.budget.spend(float64(u.size))
+		if err == nil {
+			u.r, err = u.open()
+		}
 	}
 
 	if err == nil {
@@ -273,6 +280,10 @@ type asciiRows struct {
 // openASCII opens an ASCII grid. Its decoded samples are 64-bit numbers.
 func (h *headerReader) openASCII(head []byte, m *extent) (*raster, error) {
 	l, err := newLayout(float64(*m.Width), 1, 64, sampleFormatFloat)
+	if err != nil {
+		return nil, err
+	}
+	err = h.budget.spend(float64(h.size)) // the last row may need all of the file
 	if err != nil {
 		return nil, err
 	}

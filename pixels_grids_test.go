@@ -530,3 +530,41 @@ func TestBBoxHeights(t *testing.T) {
 		}
 	}
 }
+
+// TestDecodeBudget: a file that is read from its front to its end costs its whole length, each time that this begins again.
+func TestDecodeBudget(t *testing.T) {
+	t.Parallel()
+	const side = 1201
+	var packed bytes.Buffer
+	w := gzip.NewWriter(&packed)
+	w.Write(make([]byte, 2*side*side))
+	w.Close()
+	grid := []byte("ncols 1000\nnrows 300\nxllcorner 10\nyllcorner 20\ncellsize 1\n" + strings.Repeat("1 ", 300_000))
+
+	open := func(name string, content []byte, budget float64) (*raster, error) {
+		var h headerReader
+		m := h.readExtent(name, bytes.NewReader(content), int64(len(content)), files{}.beside)
+		h.budget = &decodeBudget{budget}
+		return h.openRaster(t.Context(), &m)
+	}
+	const refusal = "too much of it would have to be decoded"
+	_, err := open("x.asc", grid, float64(len(grid)-1))
+	checkError(t, "an ASCII grid", err, refusal)
+	if _, err = open("x.asc", grid, float64(len(grid))); err != nil {
+		t.Error(err)
+	}
+
+	// The last block, then the first one, which lies before it.
+	r, err := open("N45E007.hgt.gz", packed.Bytes(), 1<<30)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.budget.left = 2*2*side*side + 3*r.blockWork() - 1
+	for _, row := range []int{side - 1, 0, 1} {
+		if _, err := r.sampleAt(t.Context(), 0, row); err != nil {
+			t.Errorf("row %d: %v", row, err)
+		}
+	}
+	_, err = r.sampleAt(t.Context(), 0, side-1)
+	checkError(t, "a third block", err, refusal)
+}

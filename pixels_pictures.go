@@ -10,7 +10,7 @@ import (
 // columns at the edges are a margin, which is not drawn.
 type heightPicture struct {
 	width, height int          // with the margin
-	places        [][2]float64 // where each pixel lies in a raster: see heightAt; NaN: nowhere
+	places        [][2]float64 // where each pixel lies in a raster: see heightAt; the first is NaN: nowhere
 	heights       []float64    // in metres; NaN is void
 }
 
@@ -30,10 +30,10 @@ func newHeightPicture(width, height int) *heightPicture {
 }
 
 // addHeights sets the heights that are void and whose places lie in the raster. It reads the
-// overview whose samples are about as large as the pixels. most is how many samples may be read: it
-// takes those that it reads from this number. If there are too many, it returns an error and sets
-// no height. metres is the length of the unit of the heights.
-func (p *heightPicture) addHeights(ctx context.Context, r *raster, most *int, metres float64) error {
+// overview whose samples are about as large as the pixels. If the budget of the raster is too small
+// for all of them, it returns an error and reads nothing. metres is the length of the unit of the
+// heights.
+func (p *heightPicture) addHeights(ctx context.Context, r *raster, metres float64) error {
 	// The distance of two pixels in the middle, in samples.
 	middle := p.height/2*p.width + p.width/2 - 1
 	one, next := p.places[middle], p.places[middle+1]
@@ -47,13 +47,18 @@ func (p *heightPicture) addHeights(ctx context.Context, r *raster, most *int, me
 	scaleY := float64(image.height) / float64(r.height)
 	for i, at := range p.places {
 		p.places[i] = [2]float64{at[0] * scaleX, at[1] * scaleY}
+		if !math.IsNaN(p.heights[i]) {
+			p.places[i][0] = math.NaN()
+		}
 	}
 
 	w := image.windowAround(p.places)
-	if w.width > 0 && w.height > *most/w.width {
-		return unreadf("too many samples for a picture of this size, and no overview with fewer")
+	if w.width < 1 || w.height < 1 {
+		return nil
 	}
-	*most -= w.width * w.height
+	if err := image.budget.allow(image.work(w)); err != nil {
+		return err
+	}
 	return p.addRows(ctx, image, 0, p.height, metres)
 }
 
@@ -82,7 +87,7 @@ func (p *heightPicture) addRows(ctx context.Context, r *raster, from, to int, me
 	for i, at := range places {
 		height := &p.heights[from*p.width+i]
 		isInside := at[0] >= 0 && at[1] >= 0 && at[0] <= float64(r.width) && at[1] <= float64(r.height)
-		if !isInside || !math.IsNaN(*height) {
+		if !isInside {
 			continue
 		}
 		for way := interpolateBilinear; way >= interpolateNearest && math.IsNaN(*height); way /= 2 {

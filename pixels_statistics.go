@@ -11,9 +11,8 @@ import (
 const edgeHeights = 16
 
 // maxStatisticsWork limits the heights that are added up, because a file of a few bytes may claim
-// any number of samples that it leaves out, and its blocks may share one place. It is the size of
-// all decoded blocks, and 4 for each sample, and 4,096 for each block. So up to 17 thousand million
-// samples of 32 bits are read.
+// any number of samples that it leaves out, and its blocks may share one place. Its unit is that of
+// blockWork. So up to 17 thousand million samples of 32 bits are read.
 const maxStatisticsWork = 1 << 37
 
 // heightStatistics is what all heights of a raster have in common. Without a valid height, the
@@ -108,18 +107,18 @@ func readHeights(ctx context.Context, h *headerReader, m *extent) (heightStatist
 // written, are not looked at. The error is that of ctx, or of reading the file; it is no error that
 // a block cannot be decoded.
 func (r *raster) statistics(ctx context.Context, step float64) (heightStatistics, error) {
-	across := r.width/r.blockWidth + 1
-	down := r.height/r.blockHeight + 1
-	work := r.blockHeight*(r.samples.rowBytes+4*r.blockWidth) + 4096 // for a block
+	all := window{0, 0, r.width, r.height}
+	work := r.work(all)
 	if m := r.mask; m != nil {
-		work += (r.blockHeight + m.blockHeight) * m.samples.rowBytes
+		blocks := work / r.blockWork()
+		work += blocks * float64(r.blockHeight+m.blockHeight) * float64(m.samples.rowBytes)
 
 		// Each row of heights would decode all blocks of the mask beside it again.
 		if m.blockWidth != r.blockWidth {
 			return heightStatistics{}, unreadf("the blocks of its mask are not as wide as the others")
 		}
 	}
-	if across > maxStatisticsWork/work/down {
+	if work > maxStatisticsWork {
 		return heightStatistics{}, unreadf("%d by %d samples are too many", r.width, r.height)
 	}
 
