@@ -324,44 +324,37 @@ func (x *backedUp) restore(t *testing.T, env []string) *testServer {
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	steps := migrations()
-	for from := range steps {
-		url := newDatabase(t)
-		pool, err := pgxpool.New(ctx, url)
+	old := copyDatabase(t, "template0") // gets one step after the other
+	for i, step := range migrations() {
+		from := i + 1
+		if from == 1 {
+			step = `CREATE TABLE schema_migrations (version integer PRIMARY KEY, applied_at timestamptz NOT NULL DEFAULT now());` + step +
+				`; INSERT INTO users (id, username, status) VALUES (gen_random_uuid(), 'early', 'active')`
+		}
+		pool, err := pgxpool.New(ctx, old)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer pool.Close()
-		if _, err := pool.Exec(ctx, `DROP SCHEMA public CASCADE; CREATE SCHEMA public`); err != nil {
+		if _, err := pool.Exec(ctx, step); err != nil {
+			t.Fatalf("migration %d: %v", from, err)
+		}
+		if _, err := pool.Exec(ctx, `INSERT INTO schema_migrations (version) VALUES ($1)`, from); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := pool.Exec(ctx, `CREATE TABLE schema_migrations (version integer PRIMARY KEY, applied_at timestamptz NOT NULL DEFAULT now())`); err != nil {
-			t.Fatal(err)
-		}
-		for i, step := range steps[:from+1] {
-			if _, err := pool.Exec(ctx, step); err != nil {
-				t.Fatalf("migration %d: %v", i+1, err)
-			}
-			if _, err := pool.Exec(ctx, `INSERT INTO schema_migrations (version) VALUES ($1)`, i+1); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if _, err := pool.Exec(ctx, `INSERT INTO users (id, username, status) VALUES (gen_random_uuid(), 'early', 'active')`); err != nil {
-			t.Fatal(err)
-		}
-		pool.Reset()
 		file := filepath.Join(t.TempDir(), "old.backup")
 		if err := runProgram(databaseProgram(ctx, pool, "pg_dump", "--format=custom", "--no-owner", "--file="+file)); err != nil {
 			t.Fatal(err)
 		}
-		ts := startServer(t, nil, "CAIRN_DATABASE_URL="+url)
+		pool.Close() // nobody may be connected to a database that is copied
+
+		ts := startServer(t, nil, "CAIRN_DATABASE_URL="+copyDatabase(t, pool.Config().ConnConfig.Database))
 		if n := ts.queryInt(`SELECT count(*) FROM users WHERE username = 'early'`); n != 1 {
-			t.Errorf("from %d: the user is lost", from+1)
+			t.Errorf("from %d: the user is lost", from)
 		}
 		ts.signIn("late", "all").must(200, "GET", "/api/v1/users?q=early", nil)
 		ts.stop()
 		if said, code := status(ts.env, "", "restore", file); code != 0 {
-			t.Errorf("a backup from %d is not restored: %s", from+1, said)
+			t.Errorf("a backup from %d is not restored: %s", from, said)
 		}
 	}
 }

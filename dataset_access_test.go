@@ -568,7 +568,7 @@ func TestHiddenDatasets(t *testing.T) {
 		w.register(true)
 	}
 
-	const rounds = 4
+	rounds := soakOr(4, 2)
 	for round := range rounds {
 		for range 25 {
 			w.act(w.open[w.random.IntN(len(w.open))], false)
