@@ -102,6 +102,27 @@ func heightUnitOf(stated string) string {
 	return stated
 }
 
+// heightUnitIn returns the unit of heights in a vertical CRS with a code, such as EPSG:6360. It
+// returns "" for any other text.
+func heightUnitIn(verticalCRS string) string {
+	code, _ := epsgCode(verticalCRS)
+	crs := findRecord(recordCRS, code)
+	isVertical := crs.text(1) == "V"
+	if !isVertical {
+		return ""
+	}
+	return findRecord(recordUnit, crs.code(2)).name()
+}
+
+// heightUnit returns the unit that the file states, or else that of its vertical CRS, which may be
+// set for the dataset. It returns nil without both.
+func (m *extent) heightUnit() *string {
+	if m.Unit != nil || m.VerticalCRS == nil {
+		return m.Unit
+	}
+	return nonEmpty(heightUnitIn(*m.VerticalCRS))
+}
+
 // metresOf returns the length of a unit of heights in metres. An unknown unit counts as metre.
 func metresOf(unit string) float64 {
 	switch heightUnitOf(unit) {
@@ -109,6 +130,8 @@ func metresOf(unit string) float64 {
 		return 0.3048
 	case "US survey foot":
 		return 1200.0 / 3937
+	case "British foot (1936)":
+		return 0.3048007491
 	}
 	return 1
 }

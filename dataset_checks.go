@@ -63,7 +63,7 @@ type fileKind struct {
 	vertical    string // notStated without one; so are the next two
 	sampleType  string
 	nodata      string
-	heightUnit  string // see rowsToCheck; "": the file does not state one
+	heightUnit  string // see extent.heightUnit; "": not known
 	scale       string
 	bands       string
 	orientation string // isNorthUp, isSouthUp or rotated; "": the file has no box that counts
@@ -207,6 +207,9 @@ func namesOfUnread() map[string]string {
 func (s *fileSet) add(row fileRow) {
 	k := row.fileKind
 	k.extension = strings.ToLower(path.Ext(row.path))
+	if k.heightUnit == "" {
+		k.heightUnit = heightUnitIn(k.vertical)
+	}
 	k.heightUnit = heightUnitOf(k.heightUnit)
 	k.isNamed = s.expected.Name != "" && s.names.MatchString(path.Base(row.path))
 

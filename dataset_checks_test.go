@@ -368,6 +368,8 @@ func faultsOfKind() []plantedFault {
 		{"no nodata value", "British", func(r map[string]*fileRow) { r["ny/ny0705_dtm_1m.tif"].nodata = notStated }, map[string]string{
 			"nodata": "ny/ny0705_dtm_1m.tif: not stated where -9999 is usual"}},
 		{"heights in feet", "UTM", func(r map[string]*fileRow) { r[at].heightUnit = "foot" }, map[string]string{"unit": at + ": foot where m is usual"}},
+		{"heights in feet, by the vertical CRS", "UTM", func(r map[string]*fileRow) { r[at].heightUnit, r[at].vertical = "", "EPSG:6360" }, map[string]string{
+			"unit": at + ": US survey foot where m is usual", "vertical_crs": at + ": EPSG:6360 (NAVD88 height (ftUS)) where EPSG:5773 (EGM96 height) is usual"}},
 		{"no unit", "UTM", func(r map[string]*fileRow) { r[at].heightUnit = "" }, map[string]string{}},
 		{"no unit in any file", "UTM", func(r map[string]*fileRow) {
 			for _, f := range r {

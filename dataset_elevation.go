@@ -17,9 +17,9 @@ import (
 type elevation struct {
 	Point       [2]float64 `json:"point"`      // longitude and latitude in degrees, WGS 84
 	DistanceM   *float64   `json:"distance_m"` // along the line; null: the request has no line
-	Height      *float64   `json:"height"`     // in the unit of the file; null: see Reason
+	Height      *float64   `json:"height"`     // in Unit; null: see Reason
 	Reason      *string    `json:"reason"`     // why there is no height
-	Unit        *string    `json:"unit"`       // as the file states it; null: it states none
+	Unit        *string    `json:"unit"`       // see extent.heightUnit
 	VerticalCRS *string    `json:"vertical_crs"`
 	ResolutionM *float64   `json:"resolution_m"`
 	DatasetID   *int64     `json:"dataset_id"` // of the file; null: no file covers the point
@@ -294,7 +294,7 @@ func (c *catalogue) addHeights(
 			p.at.Height = &p.height
 			p.at.Reason = nil
 		}
-		p.at.Unit = file.Unit
+		p.at.Unit = file.heightUnit()
 		p.at.VerticalCRS = file.VerticalCRS
 		p.at.ResolutionM = file.ResolutionM
 		p.at.DatasetID = &file.DatasetID

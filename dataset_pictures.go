@@ -101,8 +101,8 @@ func (c *catalogue) addHeightsOf(
 	budget *decodeBudget,
 ) error {
 	metres := 1.0
-	if file.Unit != nil {
-		metres = metresOf(*file.Unit)
+	if unit := file.heightUnit(); unit != nil {
+		metres = metresOf(*unit)
 	}
 	return c.readRaster(ctx, directory, file, budget, func(raster *raster) error {
 		return p.addHeights(ctx, raster, metres)

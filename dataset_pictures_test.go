@@ -352,6 +352,33 @@ func TestLargeBlocks(t *testing.T) {
 	check(t, "points of which the large blocks are read", count[0], maxHeightWork/work)
 }
 
+// TestPicturesInFeet: the unit of a vertical CRS that is set for the dataset counts as if the file named it.
+func TestPicturesInFeet(t *testing.T) {
+	t.Parallel()
+	hill := terrainTIFF(0, 0, func(x, y float64) float64 { return 12_000 + x/100 })
+	metres := terrainTIFF(1, 0, func(x, y float64) float64 { return 3000 + x/100 })
+	metres.tags = append(metres.tags, asciiTag(tagGDALMetadata, `<GDALMetadata><Item name="UNITTYPE" sample="0" role="unittype">m</Item></GDALMetadata>`+"\x00"))
+	c, dataset := startTerrain(t, map[string]pixelTIFF{"hill.tif": hill, "metres.tif": metres})
+	c.about(dataset, `{"default_vertical_crs":"EPSG:6360"}`)
+	c.idle(dataset)
+	c.analyze(dataset, withHeights)
+
+	bounds := c.must(200, "GET", dataset+"/tiles.json", nil).json["bounds"].([]any)
+	west, lat := bounds[0].(float64), (bounds[1].(float64)+bounds[3].(float64))/2
+	lon := west + (bounds[2].(float64)-west)/4
+	a := c.must(200, "GET", fmt.Sprintf("/api/v1/elevation?point=%v,%v", lon, lat), nil)
+	check(t, "unit", a.text("unit"), "US survey foot")
+
+	tile := tileAt(lon, lat, 16)
+	drawn := c.picture(fmt.Sprintf("%s/tiles/%d/%d/%d.png?style=terrarium", dataset, tile.zoom, tile.x, tile.y))
+	x, y := tile.pixelOf(lon, lat)
+	want := a.json["height"].(float64) * 1200 / 3937
+	got := heightIn(drawn, x, y)
+	check(t, fmt.Sprintf("the height %v is %v m", got, want), math.Abs(got-want) < 0.1, true)
+
+	check(t, "findings of wrong heights", len(c.must(200, "GET", dataset+"/findings/range", nil).items()), 0)
+}
+
 // tileAt returns the tile that has a place.
 func tileAt(lon, lat float64, zoom int) mapTile {
 	world := float64(int(1) << zoom)
