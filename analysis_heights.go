@@ -131,8 +131,8 @@ func (r *detachedReader) measure(f contentFile, limit time.Duration) (*fileHeigh
 	var found heightStatistics
 	var err error
 	isRead := false
-	r.opened = func(m *extent) {
-		found, err = readHeights(ctx, &r.header, m)
+	r.opened = func(m *ElevationDatasetFileMeta) {
+		found, err = readHeights(ctx, &r.header, &m.extent)
 		isRead = err == nil
 	}
 	defer func() { r.opened = nil }()

@@ -348,8 +348,10 @@ type fileReader struct {
 	crss    setCRSs // for files that name none
 	now     func() time.Time
 	before  func(path string) // called before each file is read; tests set it
-	opened  func(m *extent)   // called while each file is still open, after its header was read; may be nil
 	listed  bool              // a walk has set Sidecars of the entries
+
+	// opened is called while each file is still open, after its header was read; it may be nil.
+	opened func(m *ElevationDatasetFileMeta)
 }
 
 // close closes the open directories.
@@ -402,7 +404,7 @@ func (fr *fileReader) readEntry(e entry) (m ElevationDatasetFileMeta, found bool
 	crs, verticalCRS := fr.crss.of(e.Path)
 	m.assume(crs, verticalCRS, fr.name, &fr.header.crs)
 	if fr.opened != nil {
-		fr.opened(&m.extent)
+		fr.opened(&m)
 	}
 	return m, true
 }

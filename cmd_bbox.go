@@ -57,8 +57,8 @@ func (p *rowPrinter) print(ctx context.Context, e entry) error {
 		HeightsReason *string           `json:"heights_reason"` // why they were not read
 	}
 	if p.withHeights {
-		p.reader.opened = func(m *extent) {
-			s, err := readHeights(ctx, &p.reader.header, m)
+		p.reader.opened = func(m *ElevationDatasetFileMeta) {
+			s, err := readHeights(ctx, &p.reader.header, &m.extent)
 			if err != nil {
 				row.HeightsReason = new(reasonOf(err))
 			} else {

@@ -347,11 +347,13 @@ func (c *catalogue) readRaster(
 		reader := &fileReader{root: root, now: c.core.now}
 		defer reader.close()
 		isOpened := false
-		reader.opened = func(m *extent) {
+		reader.opened = func(m *ElevationDatasetFileMeta) {
 			isOpened = true
-			hasSize := m.Width != nil && m.Height != nil
-			isSame := hasSize && *m.Width == *file.Width && *m.Height == *file.Height &&
-				slices.Equal(m.Transform, file.Transform)
+			isSame := m.SizeBytes == file.SizeBytes && m.ModifiedAt.Equal(file.ModifiedAt.Time)
+			if m.Status != fileStatusUnreadable { // by sidecars, it may be another raster
+				isSame = isSame && slices.Equal(m.Transform, file.Transform) &&
+					valueOr(m.Width, 0) == *file.Width && valueOr(m.Height, 0) == *file.Height
+			}
 			if !isSame {
 				err = errors.New("the file has changed since it was analysed")
 				return
@@ -359,7 +361,7 @@ func (c *catalogue) readRaster(
 
 			err = errors.New("the reader failed on this file") // it stays if the reader panics
 			reader.header.budget = budget
-			raster, wrong := reader.header.openRaster(ctx, m)
+			raster, wrong := reader.header.openRaster(ctx, &m.extent)
 			if wrong == nil {
 				wrong = use(raster)
 			}

@@ -379,6 +379,42 @@ func TestPicturesInFeet(t *testing.T) {
 	check(t, "findings of wrong heights", len(c.must(200, "GET", dataset+"/findings/range", nil).items()), 0)
 }
 
+// TestPixelsOfChangedFile: a file that was written again is not read until it is analysed, though its size and its place
+// are the same.
+func TestPixelsOfChangedFile(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("root", "all")
+	before := terrainTIFF(0, 0, func(x, y float64) float64 { return 100 })
+	after := terrainTIFF(0, 0, func(x, y float64) float64 { return 200 })
+	ts.write("d", map[string]string{"a.tif": string(before.build())})
+	dataset := c.addDataset("d")
+	c.analyze(dataset, nil)
+	bounds := c.must(200, "GET", dataset+"/tiles.json", nil).json["bounds"].([]any)
+	lon, lat := (bounds[0].(float64)+bounds[2].(float64))/2, (bounds[1].(float64)+bounds[3].(float64))/2
+	tile := tileAt(lon, lat, 16)
+	x, y := tile.pixelOf(lon, lat)
+	drawn := func() float64 {
+		return heightIn(c.picture(fmt.Sprintf("%s/tiles/%d/%d/%d.png?style=terrarium", dataset, tile.zoom, tile.x, tile.y)), x, y)
+	}
+	point := fmt.Sprintf("/api/v1/elevation?point=%v,%v", lon, lat)
+	relief := fmt.Sprintf("%s/files/%d/relief.png", dataset, c.files(dataset)["a.tif"].ID)
+	check(t, "height", drawn(), 100.0)
+
+	path := filepath.Join(ts.datasets, "d", "a.tif")
+	if err := os.WriteFile(path, after.build(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	const reason = "heights not read: the file has changed since it was analysed"
+	check(t, "height in the tile of a changed file", drawn(), 0.0)
+	check(t, "reason", c.must(200, "GET", point, nil).text("reason"), reason)
+	checkHas(t, "no picture", c.refused(404, "not_found", "GET", relief, nil).text("detail"), reason)
+
+	c.analyze(dataset, nil)
+	check(t, "height after an analysis", drawn(), 200.0)
+	check(t, "height at the point", c.must(200, "GET", point, nil).json["height"].(float64), 200.0)
+}
+
 // tileAt returns the tile that has a place.
 func tileAt(lon, lat float64, zoom int) mapTile {
 	world := float64(int(1) << zoom)
