@@ -6,7 +6,6 @@ import (
 	"net/url"
 	"path"
 	"regexp"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -84,13 +83,14 @@ func (c *console) datasetPage(api *apiReader) any {
 	if d.BBox != nil && api.err == nil {
 		d.addMap(api)
 	}
-	if d.Position != "" {
+	if d.Position != "" && d.Map != nil {
 		query := url.Values{
 			"point": {d.Position},
 			"limit": {"50"},
 		}
 		d.Covering = get[listOf[datasetFile]](api, "/api/v1/datasets/{id}/files", query.Encode())
 		d.addHeight(api)
+		d.Map.addPlace(d.Position, d.Covering.Items)
 	}
 
 	api.title = d.Name
@@ -120,117 +120,6 @@ func (d *datasetData) addHeight(api *apiReader) {
 	d.Height = &height
 }
 
-// mapView is the part of a dataset's map that a page shows, with links to others.
-type mapView struct {
-	BBox  string
-	Whole *coverage   // the map of all files, but for outliers; nil: not drawn yet
-	Links [][2]string // label and box
-}
-
-// addMap adds the part of the map that the page's query asks for: bbox, or the extent without
-// outliers. at.x and at.y are the pixel of the picture that was clicked. With move the part
-// changes: in and out keep the pixel where it is, and pan puts it into the middle. Without move,
-// the page shows the files at the position of the pixel, or at the position in point.
-func (d *datasetData) addMap(api *apiReader) {
-	query := api.r.URL.Query()
-
-	box := boxOf(d.BBox)
-	whole, err := storedPicture(api.r.Context(), api.console.core.db, d.dataset, false)
-	if err != nil {
-		api.err = err
-		return
-	}
-	if whole != nil {
-		box = whole.All
-	}
-	if text := query.Get("bbox"); text != "" {
-		f, err := readFileFilter(url.Values{"bbox": {text}})
-		if err != nil {
-			api.err = err
-			return
-		}
-		box = *f.box
-	}
-
-	// The position is the pixel that was clicked, or the middle.
-	lon, lat := box.middle()
-	x, errX := strconv.ParseFloat(query.Get("at.x"), 64)
-	y, errY := strconv.ParseFloat(query.Get("at.y"), 64)
-	hasPixel := errX == nil && errY == nil
-	isClicked := hasPixel && math.Abs(x) < 1e6 && math.Abs(y) < 1e6
-	if isClicked {
-		frame := frameFor(box)
-		lon, lat = frame.position(x, y)
-	}
-
-	// A click either moves the map, or asks for the files at its position.
-	d.Position = positionText(query.Get("point"))
-	move := query.Get("move")
-	if move != "" {
-		box = box.moved(move, lon, lat)
-	} else if isClicked {
-		d.Position = fmt.Sprintf("%.6f,%.6f",
-			math.Remainder(lon, 360),
-			max(-90, min(90, lat)))
-	}
-
-	// The links move the map around its middle.
-	lon, lat = box.middle()
-	d.Map = &mapView{BBox: box.query(), Whole: whole}
-	for _, label := range [...]string{"zoom in", "zoom out", "west", "east", "north", "south"} {
-		move := strings.TrimPrefix(label, "zoom ")
-		next := box.moved(move, lon, lat)
-		d.Map.Links = append(d.Map.Links, [2]string{label, next.query()})
-	}
-}
-
-// middle returns the longitude and latitude in the middle of the box.
-func (a mapBox) middle() (lon, lat float64) {
-	return (a.West + a.East) / 2, (a.South + a.North) / 2
-}
-
-// moved returns the box after a move. For in and out, the box shrinks or grows around the given
-// position. For pan, the position is the new middle. For west, east, south and north, the new
-// middle is half a box beside the position.
-func (a mapBox) moved(move string, lon, lat float64) mapBox {
-	width := a.East - a.West
-	height := a.North - a.South
-	scale := map[string]float64{"in": 0.5, "out": 2}[move]
-
-	if scale > 0 {
-		a.West = lon - (lon-a.West)*scale
-		a.East = lon + (a.East-lon)*scale
-		a.South = lat - (lat-a.South)*scale
-		a.North = lat + (a.North-lat)*scale
-	} else {
-		// How far the middle moves, as a share of width and height.
-		side := map[string][2]float64{
-			"west":  {-0.5, 0},
-			"east":  {0.5, 0},
-			"south": {0, -0.5},
-			"north": {0, 0.5},
-		}[move]
-
-		a.West = lon + (side[0]-0.5)*width
-		a.South = lat + (side[1]-0.5)*height
-		a.East = a.West + width
-		a.North = a.South + height
-	}
-
-	// The box stays on the map, and does not vanish.
-	const least = 1e-5 // degrees, about a metre
-	a.East = max(a.East, a.West+least)
-	a.South = min(max(a.South, -90), 90-least)
-	a.North = max(min(a.North, 90), a.South+least)
-	return a
-}
-
-// query returns the box as the query parameter bbox takes it.
-func (a mapBox) query() string {
-	west, east := normalizeLongitudes(a.West, a.East)
-	return fmt.Sprintf("%.7f,%.7f,%.7f,%.7f", west, a.South, east, a.North)
-}
-
 // filesPage returns the data of a page of the list of a dataset's files or, without a dataset in
 // the path, of all files.
 func (c *console) filesPage(api *apiReader) any {
@@ -256,10 +145,10 @@ func (c *console) filePage(api *apiReader) any {
 	data := struct {
 		fileDetails
 		Dataset datasetDetails
-		Content string // the path of the file's content
-		URL     string // of the content
-		Packed  string // GDAL's prefix for a packed file, or ""
-		View    string // the box of the file and what is around it, for the map; "": it has none
+		Content string   // the path of the file's content
+		URL     string   // of the content
+		Packed  string   // GDAL's prefix for a packed file, or ""
+		Map     *mapView // the file and what is around it; nil: it has no place
 	}{
 		fileDetails: file,
 		Dataset:     d,
@@ -274,7 +163,8 @@ func (c *console) filePage(api *apiReader) any {
 	if file.BBox != nil {
 		box := boxOf(file.BBox)
 		lon, lat := box.middle()
-		data.View = box.moved("out", lon, lat).query()
+		data.Map = api.drawMap(d.dataset, box.around(lon, lat, 2))
+		data.Map.addHits(file.extent)
 	}
 
 	api.title = file.Path

@@ -49,7 +49,7 @@ func TestFilePage(t *testing.T) {
 
 	list := b.shows(200, "GET", pages+"/files", "")
 	b.shows(200, "GET", linkOf(list, "#1.tif"), "",
-		"EPSG:4326", "4 × 3", "No finding names this file.", "added", "coverage.svg?bbox=",
+		"EPSG:4326", "4 × 3", "No finding names this file.", "added", `class="hit"`,
 		"/data/a%27$%28b%29%20%231.tif'")
 	cut := linkOf(list, "cut.tif")
 	b.shows(200, "GET", cut, "", "no_georef", "report#f-no_extent", "error")

@@ -125,17 +125,15 @@ func TestMapPlaces(t *testing.T) {
 	}
 
 	box := mapBox{West: 7, South: 46, East: 15, North: 50}
-	for move, want := range map[string]mapBox{
-		"in":    {West: 8, South: 46.5, East: 12, North: 48.5},
-		"out":   {West: 5, South: 45, East: 21, North: 53},
-		"west":  {West: 1, South: 45, East: 9, North: 49},
-		"north": {West: 5, South: 47, East: 13, North: 51},
-		"pan":   {West: 5, South: 45, East: 13, North: 49},
+	for scale, want := range map[float64]mapBox{
+		0.5: {West: 7, South: 46, East: 11, North: 48},
+		1:   {West: 5, South: 45, East: 13, North: 49},
+		2:   {West: 1, South: 43, East: 17, North: 51},
+		100: {West: -391, South: -90, East: 409, North: 90},
 	} {
-		if got := box.moved(move, 9, 47); got != want {
-			t.Errorf("%s: %v, want %v", move, got, want)
-		}
+		check(t, fmt.Sprint("the box around 9, 47, times ", scale), box.around(9, 47, scale), want)
 	}
+	check(t, "a box as a query", mapBox{West: 179.123456, South: -1.5, East: 181.23456, North: 1}.query(), "179.1235,-1.5,-178.7654,1")
 }
 
 // TestMapPage: a click on the map lists the files at that position, the finest first, and the part of the picture that
@@ -152,20 +150,33 @@ func TestMapPage(t *testing.T) {
 	root.analyze(root.must(201, "POST", "/api/v1/datasets", map[string]string{"name": "set", "path": "set"}).header.Get("Location"), nil)
 	b := ts.browse("root")
 	whole := b.shows(200, "GET", "/datasets/1",
-		"", "coverage.svg?bbox=7.0000000%2c46.0000000%2c10.0000000%2c46.7500000")
-	if strings.Contains(whole, "t1.tif") {
+		"", `data-part="/datasets/1?bbox=7,46,10,46.75"`, `<title>t1.tif</title>`,
+		`<a href="/datasets/1?bbox=7%2c46%2c10%2c46.75&amp;point=8.5%2c46.375#map">`)
+	if strings.Contains(whole, "Files at 8.5") || strings.Contains(whole, `class="hit"`) {
 		t.Error("files are listed without a click")
 	}
 
 	x, y := frameFor(mapBox{7, 46, 10, 46.75}).at(8.5, 46.4)
 	clicked := fmt.Sprintf("/datasets/1?bbox=7,46,10,46.75&at.x=%.0f&at.y=%.0f", x, y)
 	shown := b.shows(200, "GET", clicked, "", "t1.tif", "Files at 8.5")
-	if strings.Contains(shown, "t0.tif") || strings.Contains(shown, "t2.tif") {
-		t.Errorf("%s", shown)
+	for name, want := range map[string]bool{"t0.tif": false, "t1.tif": true, "t2.tif": false} {
+		check(t, name+" is listed", strings.Contains(shown, name+"</bdi>"), want)
+	}
+	_, hits, _ := strings.Cut(shown, `class="hit"`)
+	hits, _, _ = strings.Cut(hits, "/>")
+	check(t, "marked outlines", strings.Count(hits, "M"), 1)
+	if !strings.Contains(shown, fmt.Sprintf(`<circle class="place" cx="%.0f" cy="%.0f"`, x, y)) {
+		t.Errorf("the position is not marked: %s", shown)
 	}
 
-	b.shows(200, "GET", clicked+"&move=in", "", "bbox=7.75")
+	// The part moves around a pixel or a position, which stays marked.
+	b.shows(200, "GET", clicked+"&scale=0.5", "", `data-part="/datasets/1?bbox=7.75`)
 	b.shows(200, "GET", "/datasets/1?point=0,0", "", "No file covers this position")
+	b.shows(200, "GET", "/datasets/1?bbox=7,46,8,47&point=47.5N+9.5E&scale=1", "", `?bbox=9,47,10,48&amp;point=9.5,47.5"`)
+	b.shows(422, "GET", "/datasets/1?point=9.5,100", "", "latitudes")
+	for _, odd := range []string{"scale=NaN", "scale=-1", "scale=1e-300&at.x=1&at.y=1", "scale=999999", "at.x=1e300&at.y=1", "at.x=Inf&at.y=-Inf&scale=2"} {
+		b.shows(200, "GET", "/datasets/1?"+odd, "", `id="map"`)
+	}
 	b.shows(422, "GET", "/datasets/1?bbox=7,46,10,400", "", "longitudes go from")
 	picture := b.must(200, "GET", "/api/v1/datasets/1/coverage.svg?bbox=8,46,9,46.75", nil, "Cookie: "+b.cookie)
 	if !strings.Contains(string(picture.body), ">t1.tif</text>") || strings.Contains(string(picture.body), ">t0.tif</text>") {
@@ -176,6 +187,30 @@ func TestMapPage(t *testing.T) {
 
 	// The view is so narrow that two neighbouring numbers are further apart than the steps between its meridians.
 	root.must(200, "GET", "/api/v1/datasets/1/coverage.svg?bbox=150,80,150.00000000000003,81", nil)
+}
+
+// TestMapInPage: a page with a map stays below 60 kB, also where there are many files, gaps and outlines of the coast.
+// Many files have no links.
+func TestMapInPage(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	var world, dense []ElevationDatasetFileMeta
+	for i := range 36 * 16 {
+		if i%3 > 0 {
+			world = append(world, placedFile(t, fmt.Sprintf("a rather long name of a file %d.tif", i), 4326, 1, 0, float64(i%36*10-180), 0, -1, float64(i/36*10-70)))
+		}
+	}
+	for i := range 145 {
+		dense = append(dense, placedFile(t, fmt.Sprintf("%s %d.tif", strings.Repeat("<&>", 20), i), 4326, 0.1, 0, float64(i%12), 0, -0.1, float64(i/12)))
+	}
+	ts.signIn("root", "all")
+	b := ts.browse("root")
+	for name, files := range map[string][]ElevationDatasetFileMeta{"world": world, "dense": dense} {
+		page := b.shows(200, "GET", fmt.Sprintf("/datasets/%d", ts.addChecked(name, files)), "", `id="map"`)
+		if len(page) > 60_000 {
+			t.Errorf("the page of %s has %d bytes", name, len(page))
+		}
+	}
 }
 
 // TestZoomedMap: a part of the map has every file that its frame shows. The page of the whole map names the files that lie

@@ -56,7 +56,7 @@ func pageRows(c *console) []pageRow {
 		{"/datasets", datasetRead, "datasets", "Datasets",
 			c.datasetsPage, quick, "q keyword cursor done"},
 		{"/datasets/{id}", datasetRead, "dataset", "",
-			c.datasetPage, slow, "bbox move at.x at.y point done"},
+			c.datasetPage, slow, "bbox at.x at.y scale point done"},
 		{"/datasets/{id}/files", datasetRead, "files", "",
 			c.filesPage, slow, fileFilters + " sort cursor"},
 		{"/datasets/{id}/files/{file}", datasetRead, "file", "",

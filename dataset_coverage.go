@@ -43,6 +43,7 @@ type coverage struct {
 	All      mapBox // around the files that are no outliers
 
 	byStatus bool
+	isInPage bool    // the picture is part of a page, and has to be small
 	view     *mapBox // the part to show; nil: all
 	frame    mapFrame
 	details  datasetDetails
@@ -69,6 +70,7 @@ type coverageMark struct {
 	Title string
 	Short string
 	Place string
+	Point string `json:"-"` // the longitude and latitude of the middle of a single file
 }
 
 // Bounds of the picture.
@@ -78,6 +80,22 @@ const (
 	maxMissingBytes = 150_000 // of the marks of missing cells, about; the others are only counted
 	maxOutliers     = 10      // listed beside the map
 )
+
+// Bounds of a picture in a page, in place of those above. The pages stay below 60 kB.
+const (
+	pageOutlined     = 150
+	pageFileBytes    = 24_000
+	pageMissingBytes = 6_000
+)
+
+// bounds returns the bounds of the picture: outlined files, bytes of files, and bytes of missing
+// cells.
+func (c *coverage) bounds() (outlined, fileBytes, missingBytes int) {
+	if c.isInPage {
+		return pageOutlined, pageFileBytes, pageMissingBytes
+	}
+	return maxOutlined, maxFileBytes, maxMissingBytes
+}
 
 // getCoverage answers GET /api/v1/datasets/{id}/coverage.svg, a map of the files.
 func (c *catalogue) getCoverage(w http.ResponseWriter, r *http.Request, d dataset) error {
@@ -97,7 +115,7 @@ func (c *catalogue) getCoverage(w http.ResponseWriter, r *http.Request, d datase
 		drawn, err = storedPicture(r.Context(), c.core.db, d, by == "status")
 	}
 	if err == nil && drawn == nil {
-		drawn, err = c.drawView(r, d, by == "status", f.box)
+		drawn, err = drawView(r, c.core, d, coverage{byStatus: by == "status", view: f.box})
 	}
 	if err != nil {
 		return err
@@ -127,13 +145,8 @@ func storedPicture(ctx context.Context, q querier, d dataset, byStatus bool) (*c
 	return stored.Picture, err
 }
 
-// drawView draws a part of the dataset or, if view is nil, all of it.
-func (c *catalogue) drawView(
-	r *http.Request,
-	d dataset,
-	byStatus bool,
-	view *mapBox,
-) (*coverage, error) {
+// drawView draws a part of the dataset or, if the view is nil, all of it. The picture says how.
+func drawView(r *http.Request, core *core, d dataset, how coverage) (*coverage, error) {
 	slots := callerOf(r).slots
 	if err := slots.acquire(r.Context(), heavy); err != nil {
 		return nil, err
@@ -145,29 +158,25 @@ func (c *catalogue) drawView(
 		if err != nil {
 			return nil, err
 		}
-		drawn, err := frameCoverage(ctx, q, d, view)
+		drawn, err := frameCoverage(ctx, q, d, how)
 		if err != nil {
 			return nil, err
 		}
-
-		drawn.byStatus = byStatus
 		return drawn, drawn.draw(ctx, q, grids)
 	}
-	return inSnapshot(r.Context(), c.core.db, draw)
+	return inSnapshot(r.Context(), core.db, draw)
 }
 
 // frameCoverage returns the picture of a dataset, or of a part of it, without its layers.
-func frameCoverage(ctx context.Context, q querier, d dataset, view *mapBox) (*coverage, error) {
-	details, err := summarizeDataset(ctx, q, d)
+func frameCoverage(ctx context.Context, q querier, d dataset, how coverage) (c *coverage, err error) {
+	c = &how
+	c.Name = d.Name
+	c.Summary = "no files"
+	c.details, err = summarizeDataset(ctx, q, d)
 	if err != nil {
 		return nil, err
 	}
-	c := &coverage{
-		Name:    d.Name,
-		Summary: "no files",
-		view:    view,
-		details: details,
-	}
+	details := c.details
 
 	var counts []string
 	for _, status := range fileStatuses() {
@@ -213,7 +222,7 @@ func (c *coverage) draw(ctx context.Context, q querier, grids []tileGrid) error 
 		c.Layers = append(c.Layers, coverageLayer{
 			Label: label,
 			Color: color,
-			Class: "files",
+			Class: fmt.Sprint("files layer", len(c.Layers)), // a page has its own colours
 		})
 	}
 
@@ -299,15 +308,23 @@ func (c *coverage) setFrame(ctx context.Context, q querier) (err error) {
 	c.Extent += "extent: " + c.All.String()
 	c.Lines = c.frame.graticule()
 	c.ScaleBar, c.Scale = c.frame.scaleBar(c.All)
-	c.World = worldFrame().coastline()
+	c.World = worldFrame().coastline(c.coastStep())
 	c.Here = worldFrame().mark(c.All.asFile())
 
 	// On a map with a larger scale, the coast is off by more than some 20 pixels.
 	const maxCoastScale = 90 // pixels per degree
 	if c.frame.perLat < maxCoastScale {
-		c.Coast = c.frame.coastline()
+		c.Coast = c.frame.coastline(c.coastStep())
 	}
 	return nil
+}
+
+// coastStep returns the least distance of two points of the coast, in pixels.
+func (c *coverage) coastStep() float64 {
+	if c.isInPage {
+		return 4
+	}
+	return 1
 }
 
 // filesCells counts the files in the cells of a grid of 256 columns and rows over a box. It counts
@@ -400,7 +417,8 @@ func (c *coverage) drawFiles(ctx context.Context, q querier) (err error) {
 		status:    new(fileStatusOK),
 		box:       c.view,
 	}
-	files, next, err := findFiles(ctx, q, located, firstFile(), maxOutlined)
+	outlined, maxBytes, _ := c.bounds()
+	files, next, err := findFiles(ctx, q, located, firstFile(), outlined)
 	if err != nil {
 		return err
 	}
@@ -408,10 +426,14 @@ func (c *coverage) drawFiles(ctx context.Context, q querier) (err error) {
 	if next == nil {
 		for _, file := range files {
 			layer := c.layerOf(file.extent)
-			c.addMark(layer, 1, c.frame.mark(file.extent), xmlText(file.Path))
+			c.addMark(layer, 1, coverageMark{
+				Path:  c.frame.mark(file.extent),
+				Title: xmlText(file.Path),
+				Point: positionQuery(boxOf(file.BBox).middle()),
+			})
 			c.label(file)
 		}
-		if c.bytes <= maxFileBytes {
+		if c.bytes <= maxBytes {
 			return nil
 		}
 	}
@@ -436,9 +458,9 @@ func (c *coverage) drawFiles(ctx context.Context, q querier) (err error) {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			c.addMark(cell.Layer, cell.N, c.frame.mark(cell.asFile()), "")
+			c.addMark(cell.Layer, cell.N, coverageMark{Path: c.frame.mark(cell.asFile())})
 		}
-		if c.bytes <= maxFileBytes {
+		if c.bytes <= maxBytes {
 			return nil
 		}
 	}
@@ -467,20 +489,20 @@ func (c *coverage) label(file datasetFile) {
 	}
 }
 
-// addMark adds a mark for count files or missing cells to a layer. With an empty path it only
-// counts them.
-func (c *coverage) addMark(layer int, count int64, path, title string) {
+// addMark adds a mark for count files or missing cells to a layer. Without a path it only counts
+// them.
+func (c *coverage) addMark(layer int, count int64, mark coverageMark) {
 	l := &c.Layers[layer]
 	l.Count += count
-	if path == "" {
+	if mark.Path == "" {
 		return
 	}
 
-	l.Marks = append(l.Marks, coverageMark{
-		Path:  path,
-		Title: title,
-	})
-	c.bytes += len(path) + 2*len(title) + 30 // a title grows where it is escaped
+	l.Marks = append(l.Marks, mark)
+	c.bytes += len(mark.Path) + 2*len(mark.Title) + 30 // a title grows where it is escaped
+	if c.isInPage && mark.Point != "" {
+		c.bytes += 100 // of a link
+	}
 }
 
 // layerOf returns the index of a file's layer, as filesCells does.
@@ -500,7 +522,8 @@ func (c *coverage) layerOf(m extent) (layer int) {
 
 // drawMissing draws the missing cells of the grids, neighbours in a row as one.
 func (c *coverage) drawMissing(ctx context.Context, grids []tileGrid) error {
-	most := c.bytes + maxMissingBytes
+	_, _, most := c.bounds()
+	most += c.bytes
 
 	for _, g := range grids {
 		for _, gap := range g.gaps {
@@ -513,7 +536,7 @@ func (c *coverage) drawMissing(ctx context.Context, grids []tileGrid) error {
 			if n > 0 && c.bytes < most {
 				path = c.frame.mark(g.tile(gap).file().extent)
 			}
-			c.addMark(layerMissing, n, path, "")
+			c.addMark(layerMissing, n, coverageMark{Path: path})
 		}
 	}
 	return nil

@@ -234,7 +234,7 @@ func TestSetCRSOnPages(t *testing.T) {
 	}
 
 	// Click 3: go to the dataset.
-	b.shows(200, "GET", link[1], "", `id="map"`, `src="/api/v1/datasets/1/coverage.svg?bbox=`, `>ok</span> 140<`)
+	b.shows(200, "GET", link[1], "", `id="map"`, `data-part="/datasets/1?bbox=`, `>ok</span> 140<`)
 	check(t, "files on the map", ts.queryInt(`SELECT count(*) FROM elevation_dataset_file_meta WHERE bbox IS NOT NULL`), 140)
 
 	// The page of a dataset that was analysed before needs one click.

@@ -86,6 +86,21 @@ func (a mapBox) asFile() extent {
 // normalized returns the box with its west within ±180.
 func (a mapBox) normalized() mapBox { return boxOf(a.asFile().BBox) }
 
+// middle returns the longitude and latitude in the middle of the box.
+func (a mapBox) middle() (lon, lat float64) {
+	return (a.West + a.East) / 2, (a.South + a.North) / 2
+}
+
+// positionQuery returns a position as the query parameter point takes it.
+func positionQuery(lon, lat float64) string {
+	const parts = 1e6 // of a degree
+	return fmt.Sprintf(
+		"%v,%v",
+		math.Round(math.Remainder(lon, 360)*parts)/parts,
+		math.Round(max(-90, min(90, lat))*parts)/parts,
+	)
+}
+
 // boxOf returns the box of a file, given its corners in degrees.
 func boxOf(bbox []float64) mapBox {
 	box := mapBox{
@@ -380,8 +395,9 @@ func (m mapFrame) mark(file extent) (path string) {
 	return path
 }
 
-// coastline returns the SVG path of the coast, without points closer than a pixel to the last one.
-func (m mapFrame) coastline() string {
+// coastline returns the SVG path of the coast, without points closer than a step to the last one.
+// The step is in pixels.
+func (m mapFrame) coastline(least float64) string {
 	const margin = 40 // pixels, longer than a step along the coast
 	var b strings.Builder
 
@@ -414,7 +430,7 @@ func (m mapFrame) coastline() string {
 			}
 
 			jump := math.Hypot(x-last[0], y-last[1])
-			if jump < 1 {
+			if jump < least {
 				continue
 			}
 

@@ -120,7 +120,7 @@ func (c *catalogue) findResults(ctx context.Context, q querier, d dataset, analy
 
 // draw draws the picture of the whole dataset twice: by pixel size and by status.
 func (r *results) draw(ctx context.Context, q querier, d dataset) (err error) {
-	if r.picture, err = frameCoverage(ctx, q, d, nil); err != nil {
+	if r.picture, err = frameCoverage(ctx, q, d, coverage{}); err != nil {
 		return err
 	}
 

@@ -265,14 +265,17 @@ func TestPeerBrowserTour(t *testing.T) {
 				t.Error("an analysis that has finished is said to be queued")
 			}
 			c.follow("alps")
-			before := c.call("GET", c.find("//input[@type='image']")+"/attribute/src", nil)
-			c.follow("zoom in")
-			c.click(fmt.Sprintf("//input[@type='image' and @src!=%q]", before)) // in the middle of the picture
+			before := c.part()
+			c.click("//a[@aria-label='Zoom in']")
+			c.find(fmt.Sprintf("//*[@data-part!=%q]", before))
+			c.click("(//*[local-name()='svg']//*[local-name()='a'])[last()]") // a tile
 			c.find("//h3[contains(., 'Files at')]")
 			c.sees(".tif")
+			c.find("//*[local-name()='path' and @class='hit']")
 			if withScript {
-				c.movesMap(`new WheelEvent("wheel", {deltaY: 100, ctrlKey: true, ...at(0), cancelable: true})`)
-				c.movesMap(`new PointerEvent("pointerdown", at(0))`, `new PointerEvent("pointerup", at(90))`)
+				c.movesMap(`wheel(-40)`, `wheel(-40)`, `wheel(-40)`)
+				c.movesMap(`hand("down", 1, 0)`, `hand("move", 1, 40)`, `hand("move", 1, 90)`, `hand("up", 1, 90)`)
+				c.movesMap(`hand("down", 1, -20)`, `hand("down", 2, 20)`, `hand("move", 2, 60)`, `hand("up", 1, -20)`, `hand("up", 2, 60)`)
 			}
 			c.follow("Report")
 			c.click("//section[@aria-labelledby='f-corrupt']//input[@value='broken.tif'] | //section[@aria-labelledby='f-unreadable']//input[@value='broken.tif']")
@@ -294,15 +297,26 @@ func TestPeerBrowserTour(t *testing.T) {
 	}
 }
 
-// movesMap sends events to the picture, in its middle or so many pixels beside it, and waits for another part of the map.
+// part returns the part of the map that the page shows.
+func (c *chromium) part() any {
+	c.t.Helper()
+	return c.call("GET", c.find("//*[@data-part]")+"/attribute/data-part", nil)
+}
+
+// movesMap sends events of the wheel or the hand to the map, in its middle or so many pixels beside it. The picture moves
+// at once. Then it waits for another part of the map.
 func (c *chromium) movesMap(events ...string) {
 	c.t.Helper()
-	before := c.call("GET", c.find("//input[@type='image']")+"/attribute/src", nil)
-	c.run(`const picture = document.querySelector("input[type=image]"), box = picture.getBoundingClientRect();
-		const at = off => ({clientX: box.left + box.width / 2 + off, clientY: box.top + box.height / 2});
-		for (const event of [` + strings.Join(events, ", ") + `]) picture.dispatchEvent(event);
-		arguments[arguments.length - 1]()`)
-	c.find(fmt.Sprintf("//input[@type='image' and @src!=%q]", before))
+	before := c.part()
+	moved := c.run(`const map = document.querySelector("[data-part]"), box = map.getBoundingClientRect();
+		const at = off => ({clientX: box.left + box.width / 2 + off, clientY: box.top + box.height / 2, cancelable: true, bubbles: true});
+		const wheel = deltaY => new WheelEvent("wheel", {deltaY, ctrlKey: true, ...at(0)});
+		const hand = (what, pointerId, off) => new PointerEvent("pointer" + what, {pointerId, ...at(off)});
+		map.setPointerCapture = () => {}; // there is no real pointer
+		for (const event of [` + strings.Join(events, ", ") + `]) map.dispatchEvent(event);
+		arguments[arguments.length - 1](map.querySelector(".moving").hasAttribute("transform"))`)
+	check(c.t, "the picture follows "+strings.Join(events, ", "), moved, any(true))
+	c.find(fmt.Sprintf("//*[@data-part!=%q]", before))
 }
 
 // TestPeerBrowserScripts: the wheel alone scrolls the page and leaves the map as it is. A long name does not push columns
@@ -314,9 +328,9 @@ func TestPeerBrowserScripts(t *testing.T) {
 	c := startChromium(t, ts.url, true)
 	c.open("/datasets/1")
 	c.signIn("root", testPassword)
-	c.find("//input[@type='image']")
-	scrolls := c.run(`const picture = document.querySelector("input[type=image]"), done = arguments[arguments.length - 1];
-		done(picture.dispatchEvent(new WheelEvent("wheel", {deltaY: 100, cancelable: true, bubbles: true})))`)
+	c.find("//*[@data-part]")
+	scrolls := c.run(`const map = document.querySelector("[data-part]"), done = arguments[arguments.length - 1];
+		done(map.dispatchEvent(new WheelEvent("wheel", {deltaY: 100, cancelable: true, bubbles: true})))`)
 	check(t, "the wheel scrolls", scrolls, any(true))
 
 	// A long name leaves room for the other columns.

@@ -1,5 +1,5 @@
 // The pages work without this script. It shows times in the reader's zone, keeps the progress of an
-// analysis up to date, lets the map be moved by wheel and drag, and takes a password token from a link.
+// analysis up to date, lets the map be moved by hand, and takes a password token from a link.
 "use strict";
 
 function showTimes(part) {
@@ -12,8 +12,8 @@ function showTimes(part) {
 }
 
 // Replaces the element of that id by the one of another page.
-async function replace(id, url) {
-  const answer = await fetch(url, { headers: { Accept: "text/html" } });
+async function replace(id, url, signal) {
+  const answer = await fetch(url, { headers: { Accept: "text/html" }, signal });
   const text = await answer.text();
   const fresh = new DOMParser().parseFromString(text, "text/html").getElementById(id);
   const old = document.getElementById(id);
@@ -34,61 +34,100 @@ function follow() {
   }
 }
 
-function moveMap(form, values) {
-  if (form.classList.contains("busy")) return;
-  form.classList.add("busy");
-  const url = new URL(form.getAttribute("action"), location.href);
-  url.search = new URLSearchParams({ bbox: form.elements.bbox.value, ...values });
-  replace("map", url).then(() => {
-    history.replaceState(null, "", url);
-    useMap();
-    if (!values.move) document.querySelector("#map h3")?.scrollIntoView({ block: "center" });
-  }, () => form.classList.remove("busy"));
-}
-
-// The picture is as wide as the page; the server counts in pixels of the picture itself.
+// Lets the map follow the hand: the picture moves at once, and the server draws the new part after it.
 function useMap() {
-  const form = document.querySelector("form.map"), picture = form?.querySelector("input[type=image]");
-  if (!form) return;
-  form.classList.add("fluid");
-  const at = (x, y) => {
-    const box = picture.getBoundingClientRect(), scale = 1060 / box.width;
-    return { "at.x": Math.round((x - box.left) * scale), "at.y": Math.round((y - box.top) * scale) };
+  const section = document.getElementById("map"), svg = section?.querySelector(".map svg");
+  if (!svg) return;
+  const picture = svg.querySelector(".moving"), pointers = new Map();
+  let size = 1, x = 0, y = 0, travel = 0, timer, loading;
+  svg.classList.add("live");
+  section.classList.add("live");
+
+  const at = e => new DOMPoint(e.clientX, e.clientY).matrixTransform(svg.getScreenCTM().inverse());
+  const stop = () => { clearTimeout(timer); loading?.abort(); };
+  // Moves what lies at one point to another, and makes it larger by a factor.
+  const move = (from, to, factor) => {
+    x = to.x - (from.x - x) * factor;
+    y = to.y - (from.y - y) * factor;
+    size *= factor;
+    picture.setAttribute("transform", `translate(${x} ${y}) scale(${size})`);
   };
-  let from = null, dragged = false;
-  picture.addEventListener("pointerdown", e => { from = [e.clientX, e.clientY]; dragged = false; });
-  picture.addEventListener("dragstart", e => e.preventDefault());
-  picture.addEventListener("pointerup", e => {
-    if (!from || Math.hypot(e.clientX - from[0], e.clientY - from[1]) < 8) return;
-    dragged = true;
-    const box = picture.getBoundingClientRect(), scale = 1060 / box.width;
-    const middle = [420, 330]; // of the map in the picture
-    moveMap(form, { move: "pan", "at.x": Math.round(middle[0] - (e.clientX - from[0]) * scale),
-      "at.y": Math.round(middle[1] - (e.clientY - from[1]) * scale) });
+  const load = async (url, focus) => {
+    stop();
+    loading = new AbortController();
+    svg.classList.add("busy");
+    try {
+      await replace("map", url, loading.signal);
+    } catch (e) {
+      if (e.name === "AbortError") return;
+      move({ x: 0, y: 0 }, { x: -x / size, y: -y / size }, 1 / size);
+      svg.classList.remove("busy");
+      section.querySelector(".hint").textContent = "The map could not be loaded. Try again.";
+      return;
+    }
+    history.replaceState(null, "", document.querySelector("#map .map svg").dataset.part + "#map");
+    useMap();
+    document.querySelector(focus)?.focus({ preventScroll: true });
+    if (!url.searchParams.has("scale")) document.getElementById("there")?.scrollIntoView({ block: "nearest" });
+  };
+  const ask = values => {
+    const url = new URL(svg.dataset.part, location.href);
+    for (const name in values) url.searchParams.set(name, values[name]);
+    return load(url);
+  };
+  // The middle of the frame is at 420, 330.
+  const askMoved = wait => {
+    stop();
+    timer = setTimeout(() => ask({ "at.x": (420 - x) / size, "at.y": (330 - y) / size, scale: 1 / size }), wait);
+  };
+
+  const hand = () => {
+    const all = [...pointers.values()], [a, b] = [all[0], all.at(-1)];
+    return { x: (a.x + b.x) / 2, y: (a.y + b.y) / 2, width: Math.hypot(a.x - b.x, a.y - b.y) || 1 };
+  };
+  svg.addEventListener("pointerdown", e => {
+    if (e.button > 0) return;
+    stop();
+    if (!pointers.size) travel = 0;
+    pointers.set(e.pointerId, at(e));
   });
-  picture.addEventListener("click", e => {
+  svg.addEventListener("pointermove", e => {
+    if (!pointers.has(e.pointerId)) return;
+    const before = hand();
+    pointers.set(e.pointerId, at(e));
+    const after = hand();
+    travel += Math.hypot(after.x - before.x, after.y - before.y) + Math.abs(after.width - before.width);
+    if (travel < 6) return; // a click
+    svg.setPointerCapture(e.pointerId);
+    move(before, after, after.width / before.width);
+  });
+  const leave = e => {
+    if (!pointers.delete(e.pointerId) || pointers.size) return;
+    if (x || y || size !== 1) askMoved(0);
+  };
+  svg.addEventListener("pointerup", leave);
+  svg.addEventListener("pointercancel", leave);
+  svg.addEventListener("dragstart", e => e.preventDefault());
+
+  svg.addEventListener("click", e => {
+    if (e.ctrlKey || e.metaKey || e.shiftKey) return;
     e.preventDefault();
-    if (!dragged && e.detail > 0) moveMap(form, at(e.clientX, e.clientY));
+    const link = e.target.closest("a");
+    if (e.detail === 0 && link) load(new URL(link.href.baseVal, location.href), "#there"); // by the keyboard
+    else if (travel < 6) ask({ "at.x": at(e).x, "at.y": at(e).y });
   });
   // The wheel alone scrolls the page. A trackpad sends many small steps, and Ctrl with each of a pinch.
-  let turned = 0;
-  picture.addEventListener("wheel", e => {
+  svg.addEventListener("wheel", e => {
     if (!e.ctrlKey && !e.metaKey) return;
     e.preventDefault();
-    turned += e.deltaY;
-    if (Math.abs(turned) < 40) return;
-    moveMap(form, { move: turned < 0 ? "in" : "out", ...at(e.clientX, e.clientY) });
-    turned = 0;
+    const lines = e.deltaMode ? 20 : 1;
+    move(at(e), at(e), Math.exp(-e.deltaY * lines / 300));
+    askMoved(150);
   }, { passive: false });
-  for (const link of document.querySelectorAll(".mapnav a")) {
+  for (const link of section.querySelectorAll(".mapnav a")) {
     link.addEventListener("click", e => {
       e.preventDefault();
-      replace("map", link.href).then(() => {
-        history.replaceState(null, "", link.href);
-        useMap();
-        const same = a => a.textContent === link.textContent;
-        [...document.querySelectorAll(".mapnav a")].find(same)?.focus();
-      }, () => location.assign(link.href));
+      load(new URL(link.href), `.mapnav a[aria-label="${link.getAttribute("aria-label")}"]`);
     });
   }
 }

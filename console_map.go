@@ -1,0 +1,180 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"net/url"
+	"strconv"
+)
+
+// mapView is the part of a dataset's map that a page shows.
+type mapView struct {
+	*coverage
+	Path  string    // of the dataset's page
+	BBox  string    // the part, as the query parameter bbox takes it
+	Hits  string    // an SVG path: the outlines of the files that are marked
+	Point string    // the position that was asked for, or ""
+	Place *position // the pixel of that position
+	Whole *coverage // the stored picture of all files, but for outliers; nil: not drawn yet
+	Links []mapLink // to other parts
+	Fixed bool      // the page has no other part
+}
+
+// mapLink is a link to another part of the map.
+type mapLink struct {
+	Label string
+	Sign  string // instead of the label, for the eyes
+	BBox  string
+}
+
+// drawMap draws a part of a dataset's map.
+func (api *apiReader) drawMap(d dataset, box mapBox) *mapView {
+	m := &mapView{
+		coverage: &coverage{},
+		Path:     fmt.Sprintf("/datasets/%d", d.ID),
+		BBox:     box.query(),
+		Fixed:    true,
+	}
+	if api.err == nil {
+		how := coverage{isInPage: true, view: &box}
+		m.coverage, api.err = drawView(api.r, api.console.core, d, how)
+	}
+	return m
+}
+
+// addMap adds the part of the map that the page's query asks for: bbox, or the extent without
+// outliers. at.x and at.y are the pixel of the map that was clicked. The page shows the files at
+// that pixel, or at the position in point. With scale the part changes instead: the pixel or,
+// without one, the position becomes its middle. Its width and height are multiplied by scale.
+func (d *datasetData) addMap(api *apiReader) {
+	query := api.r.URL.Query()
+
+	box := boxOf(d.BBox)
+	whole, err := storedPicture(api.r.Context(), api.console.core.db, d.dataset, false)
+	if err != nil {
+		api.err = err
+		return
+	}
+	if whole != nil {
+		box = whole.All
+	}
+	if asked := readViewBox(api, query, "bbox"); asked != nil {
+		box = *asked
+	}
+
+	d.Position = positionText(query.Get("point"))
+	lon, lat := box.middle()
+	if point := readViewBox(api, url.Values{"point": {d.Position}}, "point"); point != nil {
+		lon, lat = point.middle()
+	}
+
+	x := readNumber(query, "at.x")
+	y := readNumber(query, "at.y")
+	scale := readNumber(query, "scale")
+	isClicked := x != 0 && y != 0
+	if isClicked {
+		lon, lat = frameFor(box).position(x, y)
+	}
+	if scale > 0 {
+		box = box.around(lon, lat, scale)
+	} else if isClicked {
+		d.Position = positionQuery(lon, lat)
+	}
+
+	d.Map = api.drawMap(d.dataset, box)
+	d.Map.Whole = whole
+	d.Map.Fixed = false
+	d.Map.Point = d.Position
+	d.Map.addLinks(box)
+}
+
+// readViewBox returns the box in a parameter of a query, or nil without it. It stores an error in
+// api.err.
+func readViewBox(api *apiReader, query url.Values, name string) *mapBox {
+	text := query.Get(name)
+	if text == "" || api.err != nil {
+		return nil
+	}
+
+	f, err := readFileFilter(url.Values{name: {text}})
+	api.err = err
+	return f.box
+}
+
+// readNumber returns a number of a query, or 0 if it is not of a usual size.
+func readNumber(query url.Values, name string) float64 {
+	n, err := strconv.ParseFloat(query.Get(name), 64)
+	isUsual := math.Abs(n) < 1e6
+	if err != nil || !isUsual {
+		return 0
+	}
+	return n
+}
+
+// addLinks adds the links to the parts near a part.
+func (m *mapView) addLinks(box mapBox) {
+	lon, lat := box.middle()
+	width := box.East - box.West
+	height := box.North - box.South
+
+	for _, to := range []struct {
+		label    string
+		sign     string
+		scale    float64
+		lon, lat float64
+	}{
+		{"Zoom in", "+", 0.5, lon, lat},
+		{"Zoom out", "−", 2, lon, lat},
+		{"West", "←", 1, lon - width/2, lat},
+		{"East", "→", 1, lon + width/2, lat},
+		{"North", "↑", 1, lon, lat + height/2},
+		{"South", "↓", 1, lon, lat - height/2},
+	} {
+		next := box.around(to.lon, to.lat, to.scale)
+		m.Links = append(m.Links, mapLink{to.label, to.sign, next.query()})
+	}
+}
+
+// addPlace marks a position that was asked for, and the files there.
+func (m *mapView) addPlace(point string, files []datasetFile) {
+	for _, file := range files {
+		m.addHits(file.extent)
+	}
+
+	at := readNumbers(point)
+	if len(at) == 2 {
+		eastward := math.Remainder(at[0]-m.frame.lon, 360)
+		x, y := m.frame.at(m.frame.lon+eastward, at[1])
+		m.Place = &position{math.Round(x), math.Round(y)}
+	}
+}
+
+// addHits marks a file.
+func (m *mapView) addHits(file extent) { m.Hits += m.frame.mark(file) }
+
+// around returns a box with this middle, and with the width and height of a multiplied by scale.
+func (a mapBox) around(lon, lat, scale float64) mapBox {
+	width := (a.East - a.West) * scale
+	height := (a.North - a.South) * scale
+	box := mapBox{
+		West:  lon - width/2,
+		South: lat - height/2,
+		East:  lon + width/2,
+		North: lat + height/2,
+	}
+
+	// The box stays on the map, and does not vanish.
+	const least = 1e-5 // degrees, about a metre
+	box.East = max(box.East, box.West+least)
+	box.South = min(max(box.South, -90), 90-least)
+	box.North = max(min(box.North, 90), box.South+least)
+	return box
+}
+
+// query returns the box as the query parameter bbox takes it, with about four digits of its size.
+func (a mapBox) query() string {
+	west, east := normalizeLongitudes(a.West, a.East)
+	parts := math.Pow(10, math.Ceil(math.Log10(1e4/min(a.East-a.West, a.North-a.South))))
+	round := func(v float64) float64 { return math.Round(v*parts) / parts }
+	return fmt.Sprintf("%v,%v,%v,%v", round(west), round(a.South), round(east), round(a.North))
+}
