@@ -88,7 +88,7 @@ func (c *catalogue) selectVisible(r *http.Request, f *fileFilter) (d dataset, er
 	const until = `nullif(about ->> 'surveyed_until', '')::date`
 	const query = `
 		WITH selected AS (
-			SELECT id, ` + from + ` IS NOT NULL AND ` + until + ` IS NOT NULL AS is_surveyed
+			SELECT id, CASE WHEN ` + until + ` IS NOT NULL THEN extract(epoch FROM ` + from + `) * 1e9 END AS survey
 			FROM datasets
 			WHERE ` + isVisible + `
 				AND ($7::bigint[] IS NULL OR id = ANY ($7))
@@ -99,8 +99,10 @@ func (c *catalogue) selectVisible(r *http.Request, f *fileFilter) (d dataset, er
 				AND ($10::bigint IS NULL OR ` + until + ` IS NULL
 					OR coalesce(extract(epoch FROM ` + from + `) * 1e9 <= $10, true))
 		)
-		SELECT ARRAY(SELECT id FROM selected) AS visible,
-			ARRAY(SELECT id FROM selected WHERE is_surveyed) AS surveyed`
+		SELECT coalesce(array_agg(id), '{}') AS visible,
+			array_agg(id ORDER BY id) FILTER (WHERE survey IS NOT NULL) AS surveyed,
+			array_agg(survey::float8 ORDER BY id) FILTER (WHERE survey IS NOT NULL) AS surveys
+		FROM selected`
 
 	if r.PathValue("id") != "" {
 		d, err = c.pathDataset(r)
@@ -114,10 +116,12 @@ func (c *catalogue) selectVisible(r *http.Request, f *fileFilter) (d dataset, er
 	found, err := collectOne[struct {
 		Visible  []int64
 		Surveyed []int64
+		Surveys  []float64
 	}](r.Context(), c.core.db, nil, "list visible datasets", query, args...)
 
 	f.datasets = found.Visible
 	f.surveyed = found.Surveyed
+	f.surveys = found.Surveys
 	if len(f.datasets) == 0 {
 		f.ids = []int64{}
 	}

@@ -159,7 +159,7 @@ func (c *catalogue) elevations(r *http.Request, in elevationRequest) (found []el
 		return nil, err
 	}
 
-	f := fileFilter{status: new(fileStatusOK), isPoint: true, sort: sortFinest}
+	f := fileFilter{status: new(fileStatusOK), isPoint: true, sort: []string{sortFinest}}
 	if in.Dataset != nil {
 		f.datasets = []int64{*in.Dataset}
 	}

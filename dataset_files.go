@@ -138,8 +138,13 @@ type datasetFile struct {
 	DatasetID int64  `json:"dataset_id"`
 	Dataset   string `json:"dataset"`
 	ElevationDatasetFileMeta
-	Rank float64 `json:"-"` // the first sort key; see fileRank
-	Hits int64   `json:"-"` // files that meet the query's box, up to maxHits + 1
+	Hits int64 `json:"-"` // files that meet the query's box, up to maxHits + 1
+
+	// The sort keys before the path; see fileKeys.
+	Rank   float64 `json:"-"`
+	Second float64 `json:"-"`
+	Title  string  `json:"-"`
+	Number int64   `json:"-"`
 }
 
 // fileFilter selects the files that meet every condition that is set.
@@ -151,16 +156,18 @@ type fileFilter struct {
 	datasets  []int64       // see selectVisible; nil: none
 	of        datasetFilter // of datasets
 	surveyed  []int64       // datasets whose time of survey counts instead of the times of their files
+	surveys   []float64     // their beginnings, in nanoseconds since 1970
 	box       *mapBox       // nil: anywhere; east is at least west, and more than 180 if the box crosses 180°
 	isPoint   bool          // the box is a point, and the rasters themselves must cover it
 	area      area          // inside the box; the files' footprints must meet it; nil: any
 	isBox     bool          // the area is the box
 	isPartly  bool          // only files that may lie partly outside of the box
 	isFar     bool          // only files that do not meet the box
-	sort      string        // "": by path
+	sort      []string      // sort keys, as fileKeys names them; none: by path
+	isDown    bool          // the whole order is reversed
 }
 
-// The orders of files. Files of the same resolution or time are in the order of their paths.
+// The sort keys of lists. Files of the same resolution or time are in the order of their paths.
 const (
 	sortPath     = "path"
 	sortCoarsest = "-resolution" // files without a resolution come last
@@ -200,7 +207,6 @@ func readFileFilter(query url.Values) (fileFilter, error) {
 		status:  optional(query, "status"),
 		of:      readDatasetFilter(&v, query),
 		isPoint: query.Has("point"),
-		sort:    query.Get("sort"),
 		values: pgx.NamedArgs{
 			"q":        v.pattern(query, "q"),
 			"warnings": query.Get("warnings") == "1",
@@ -214,10 +220,12 @@ func readFileFilter(query url.Values) (fileFilter, error) {
 	}
 
 	v.oneOf("status", f.status, fileStatuses()...)
-	v.oneOf("sort", nonEmpty(f.sort), sortPath, sortCoarsest, sortNewest)
-	if f.sort == "" && f.isPoint {
-		f.sort = sortFinest
+	sort := query.Get("sort")
+	v.oneOf("sort", nonEmpty(sort), sortPath, sortCoarsest, sortNewest)
+	if sort == "" && f.isPoint {
+		sort = sortFinest
 	}
+	f.sort = []string{sort}
 	for _, name := range [...]string{"warnings", "total"} {
 		v.oneOf(name, nonEmpty(query.Get(name)), "0", "1")
 	}
@@ -406,13 +414,23 @@ func (c *catalogue) pathFilter(r *http.Request) (d dataset, f fileFilter, err er
 }
 
 // firstFile returns keys before those of every file.
-func firstFile() []string { return []string{"-Infinity", "0", ""} }
+func firstFile() []string { return []string{"-Infinity", "0", "", "0", ""} }
+
+// first returns keys before those of every file in the order of the filter.
+func (f fileFilter) first() []string {
+	if f.isDown {
+		return []string{"Infinity", "0", "", strconv.Itoa(math.MaxInt64), ""}
+	}
+	return firstFile()
+}
 
 // key returns a file's position in the order of the query that found it.
 func (f datasetFile) key() []string {
 	return []string{
 		strconv.FormatFloat(f.Rank, 'g', -1, 64),
-		strconv.FormatInt(f.DatasetID, 10),
+		strconv.FormatFloat(f.Second, 'g', -1, 64),
+		f.Title,
+		strconv.FormatInt(f.Number, 10),
 		f.Path,
 	}
 }
@@ -544,14 +562,66 @@ const (
 			])
 			AND` + fileMeetsBox
 
-	fileRank = `
-		CASE @order::text
-			WHEN 'finest' THEN coalesce(f.resolution_m, 'infinity')
+	// The sort keys: up to two numbers, the title if it is sorted by, a number, and the path. A key
+	// that @sort does not name is constant, so PostgreSQL leaves it out of the order.
+	fileRank      = `CASE (@sort::text[])[1]` + fileNumbers
+	fileSecond    = `CASE (@sort::text[])[2]` + fileNumbers
+	fileIsByTitle = `coalesce('+title' = ANY (@sort::text[]) AND @dataset::bigint IS NULL, false)`
+	fileTitle     = `CASE WHEN ` + fileIsByTitle + ` THEN f.path ELSE '' END`
+	fileNumber    = `
+		CASE
+			WHEN '+id' = ANY (@sort::text[]) THEN f.id
+			WHEN '-id' = ANY (@sort::text[]) THEN -f.id
+			ELSE f.dataset_id
+		END`
+	fileKeys = `(` + fileRank + `, ` + fileSecond + `, ` + fileTitle + `, ` + fileNumber + `, f.path)`
+
+	// With one dataset, the first two of these have an index, and so has -datetime without surveys.
+	fileNumbers = `
 			WHEN '-resolution' THEN -coalesce(f.resolution_m, 0)
 			WHEN '-modified' THEN (-f.modified_ns)::float8
+			WHEN 'finest' THEN coalesce(f.resolution_m, 'infinity')
+			WHEN '+resolution' THEN coalesce(f.resolution_m, 0)
+			WHEN '+datetime' THEN ` + fileBegins + `
+			WHEN '-datetime' THEN
+				CASE WHEN @surveys::float8[] IS NULL THEN (-f.modified_ns)::float8 ELSE -` + fileBegins + ` END
 			ELSE 0
 		END`
-	fileOrder = fileRank + `, f.dataset_id, f.path`
+	fileBegins = `coalesce(
+			(@surveys::float8[])[array_position(@surveyed::bigint[], f.dataset_id)],
+			f.modified_ns
+		)`
+
+	// Either part is constant.
+	fileOrder = `
+			CASE WHEN NOT @down::boolean THEN ` + fileRank + ` END,
+			CASE WHEN NOT @down THEN ` + fileSecond + ` END,
+			CASE WHEN NOT @down THEN ` + fileTitle + ` END,
+			CASE WHEN NOT @down THEN ` + fileNumber + ` END,
+			CASE WHEN NOT @down THEN f.path END,
+			CASE WHEN @down THEN ` + fileRank + ` END DESC,
+			CASE WHEN @down THEN ` + fileSecond + ` END DESC,
+			CASE WHEN @down THEN ` + fileTitle + ` END DESC,
+			CASE WHEN @down THEN ` + fileNumber + ` END DESC,
+			CASE WHEN @down THEN f.path END DESC`
+
+	// The files after some keys. With few keys, only these are compared, so that an index serves.
+	fileIsAfter = `
+			CASE
+				WHEN coalesce((@sort::text[])[1], '') IN ('', 'path', '+id', '+title') AND NOT ` + fileIsByTitle + `
+				THEN CASE
+					WHEN @down::boolean THEN (` + fileNumber + `, f.path) < (@after_number::bigint, @after_path::text)
+					ELSE (` + fileNumber + `, f.path) > (@after_number, @after_path)
+				END
+				WHEN @dataset IS NOT NULL AND cardinality(@sort) = 1
+				THEN CASE
+					WHEN @down THEN (` + fileRank + `, f.path) < (@after_rank::float8, @after_path)
+					ELSE (` + fileRank + `, f.path) > (@after_rank, @after_path)
+				END
+				WHEN @down THEN ` + fileKeys + ` < ` + fileAfter + `
+				ELSE ` + fileKeys + ` > ` + fileAfter + `
+			END`
+	fileAfter = `(@after_rank, @after_second::float8, @after_title::text, @after_number, @after_path)`
 )
 
 // args returns the parameters of the queries for up to limit files after the keys in after. Without
@@ -570,11 +640,15 @@ func (f fileFilter) args(after []string, limit int) pgx.NamedArgs {
 		"partly":   f.isPartly,
 		"is_far":   f.isFar,
 
-		"order":         f.sort,
-		"after_rank":    after[0],
-		"after_dataset": after[1],
-		"after_path":    after[2],
-		"limit":         limit,
+		"sort":         f.sort,
+		"down":         f.isDown,
+		"surveys":      f.surveys,
+		"after_rank":   after[0],
+		"after_second": after[1],
+		"after_title":  after[2],
+		"after_number": after[3],
+		"after_path":   after[4],
+		"limit":        limit,
 	}
 	maps.Copy(args, f.values)
 
@@ -600,8 +674,10 @@ func listFiles(
 		SELECT f.dataset_id,
 			(SELECT d.name FROM datasets d WHERE d.id = f.dataset_id) AS dataset,
 			` + fileRank + ` AS rank,
+			` + fileSecond + ` AS second,
+			` + fileTitle + ` AS title,
+			` + fileNumber + ` AS number,
 			heights #- '{statistics,edges}' AS heights,` + plainColumns
-	const isAfter = `(` + fileOrder + `) > (@after_rank::float8, @after_dataset::bigint, @after_path::text)`
 	const near = `
 		WITH hits AS MATERIALIZED (
 			SELECT f.*
@@ -609,22 +685,18 @@ func listFiles(
 			WHERE f.dataset_id = ANY (@datasets::bigint[])
 				AND` + fileNearBox + `
 				AND` + fileMatches + `
-				AND ` + isAfter + `
+				AND ` + fileIsAfter + `
 			LIMIT @most_hits::bigint
 		)` + columns + `,
 			(SELECT count(*) FROM hits) AS hits
 		FROM hits f
-		ORDER BY rank, f.dataset_id, f.path
+		ORDER BY ` + fileOrder + `
 		LIMIT @limit`
 	const inOrder = columns + `,
 			0 AS hits
 		FROM elevation_dataset_file_meta f
 		WHERE
-			CASE
-				WHEN @order IN ('', 'path') THEN (f.dataset_id, f.path) > (@after_dataset, @after_path)
-				WHEN @dataset::bigint IS NULL THEN ` + isAfter + `
-				ELSE (` + fileRank + `, f.path) > (@after_rank, @after_path)
-			END
+			` + fileIsAfter + `
 			AND (@west::float8 IS NULL OR (` + fileMeetsBox + `) <> @is_far::boolean)
 			AND (@grid_crs::text IS NULL OR` + fileInGrid + `)
 			AND` + fileMatches + `
@@ -716,7 +788,7 @@ func countFiles(ctx context.Context, q querier, f fileFilter) (*listTotal, error
 	// A file of the box does not count if it lies beside the area or the point. If the area is the
 	// box, only files that lie partly outside the box have to be compared.
 	f.isPartly = f.isBox
-	candidates, err := listFiles(ctx, q, f, firstFile(), maxHits)
+	candidates, err := listFiles(ctx, q, f, f.first(), maxHits)
 	if err != nil {
 		return nil, err
 	}

@@ -108,7 +108,7 @@ func readInBatches(
 ) error {
 	const batch = 1000
 
-	after := firstFile()
+	after := f.first()
 	for after != nil {
 		var files []datasetFile
 		err := run(func(ctx context.Context) (err error) {

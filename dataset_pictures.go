@@ -210,7 +210,7 @@ func (c *catalogue) getTile(w http.ResponseWriter, r *http.Request) error {
 	f := fileFilter{
 		status: new(fileStatusOK),
 		box:    t.box(),
-		sort:   sortFinest,
+		sort:   []string{sortFinest},
 	}
 	d, err := c.selectVisible(r, &f)
 	if err != nil {

@@ -71,6 +71,8 @@ func stacConformance() []string {
 		stac + "collections",
 		stac + "ogcapi-features",
 		stac + "item-search",
+		stac + "item-search#sort",
+		stac + "ogcapi-features#sort",
 	}
 }
 

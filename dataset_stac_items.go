@@ -128,7 +128,7 @@ func stacAssets(f datasetFile, base, href string) (assets object, extensions []s
 }
 
 // itemFilters are the parameters of a search.
-const itemFilters = fileFilters + " limit cursor datetime ids collections"
+const itemFilters = fileFilters + " limit cursor datetime ids collections sortby"
 
 // getItem answers GET /api/v1/stac/collections/{id}/items/{file}.
 func (c *catalogue) getItem(w http.ResponseWriter, r *http.Request) error {
@@ -180,6 +180,7 @@ func readSearch(r *http.Request) (query url.Values, body object, err error) {
 		"ids":         "array of strings",
 		"collections": "array of strings",
 		"intersects":  "object",
+		"sortby":      "array of objects with field and direction",
 
 		"resolution_min": "number",
 		"resolution_max": "number",
@@ -199,6 +200,9 @@ func readSearch(r *http.Request) (query url.Values, body object, err error) {
 
 		want := cmp.Or(types[name], "string")
 		text, ok := parameterText(value, want)
+		if name == "sortby" {
+			text, ok = sortText(value)
+		}
 		if !ok {
 			return nil, nil, malformed(codeWrongType, "%s must be a JSON %s.", name, want)
 		}
@@ -236,6 +240,54 @@ func parameterText(value any, want string) (text string, ok bool) {
 	return "", false
 }
 
+// sortText returns the JSON value of sortby as the text of a query parameter, which readSortBy
+// checks. ok is false if it is not a list of objects with two fields.
+func sortText(value any) (text string, ok bool) {
+	list, ok := value.([]any)
+	signs := map[string]string{"asc": "+", "desc": "-"}
+	var keys []string
+	for _, item := range list {
+		key, _ := item.(object)
+		sign := signs[fmt.Sprint(key["direction"])]
+		ok = ok && len(key) == 2
+		keys = append(keys, fmt.Sprint(cmp.Or(sign, "?"), key["field"]))
+	}
+	return strings.Join(keys, ","), ok
+}
+
+// sortKeys matches sortby (STAC API, Sort extension) after a comma. A sign + in a query is often
+// decoded to a blank.
+var sortKeys = regexp.MustCompile(`^(,[+ -]?(properties\.)?(datetime|gsd)){0,2}(,[+ -]?(properties\.title|title|id))?$`)
+
+// readSortBy reads the order of a search: up to two numbers, and at the end the title or the id,
+// which only files of different datasets share. Titles are compared upwards, and the indexes of
+// numbers go down. So some orders are those of the swapped signs, reversed.
+func (f *fileFilter) readSortBy(text string) error {
+	text = "," + text
+	if !sortKeys.MatchString(text) {
+		return malformed(codeWrongType, "sortby takes properties.datetime and properties.gsd, "+
+			"and at the end properties.title or id, each with + or - before it.")
+	}
+
+	named := strings.NewReplacer(
+		",+", ",+",
+		",-", ",-",
+		", ", ",+",
+		",", ",+",
+		"properties.", "",
+		"gsd", "resolution",
+	)
+	keys := named.Replace(text)
+	last := keys[strings.LastIndex(keys, ",")+1:]
+	f.isDown = slices.Contains(strings.Fields("-title -id +datetime +resolution"), last)
+	if f.isDown {
+		swapped := strings.NewReplacer("+", "-", "-", "+")
+		keys = swapped.Replace(keys)
+	}
+	f.sort = strings.Split(keys[1:], ",")
+	return nil
+}
+
 // The usual and the largest number of items on a page. dataset_stac_api.json states both.
 const (
 	defaultItems = 100
@@ -266,7 +318,7 @@ func (c *catalogue) searchItems(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	scope, after, err := c.core.readCursor(r.URL.Path, query, firstFile())
+	scope, after, err := c.core.readCursor(r.URL.Path, query, f.first())
 	if err != nil {
 		return err
 	}
@@ -370,6 +422,9 @@ func readItemFilter(query url.Values) (fileFilter, error) {
 		f.area = areaOf(*f.box)
 		f.isBox = true
 		f.box = f.box.widened()
+	}
+	if text := query.Get("sortby"); text != "" && err == nil {
+		err = f.readSortBy(text)
 	}
 	f.ids = idList(query, "ids")
 	f.datasets = idList(query, "collections")
