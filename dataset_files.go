@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"math"
@@ -163,6 +164,7 @@ type fileFilter struct {
 	isBox     bool          // the area is the box
 	isPartly  bool          // only files that may lie partly outside of the box
 	isFar     bool          // only files that do not meet the box
+	mostHits  int           // if more files meet the box, any of them are returned; 0: see maxHits
 	sort      []string      // sort keys, as fileKeys names them; none: by path
 	isDown    bool          // the whole order is reversed
 }
@@ -708,13 +710,13 @@ func listFiles(
 	// The GiST index finds the files of a box. It rounds by up to 1e-6 degrees, so each hit is
 	// compared exactly. Hits of a point are not limited: they are few, and all have to be sorted.
 	if f.box != nil && !f.isFar {
-		args["most_hits"] = maxHits + 1
+		args["most_hits"] = cmp.Or(f.mostHits, maxHits) + 1
 		if f.isPoint {
 			args["most_hits"] = nil
 		}
 
 		files, err := collect[datasetFile](ctx, q, "find files", near, args)
-		if err != nil || f.isPoint {
+		if err != nil || f.isPoint || f.mostHits > 0 {
 			return files, err
 		}
 		areAll := len(files) == 0 || files[0].Hits <= maxHits

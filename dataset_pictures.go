@@ -208,9 +208,10 @@ func (c *catalogue) getTile(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	f := fileFilter{
-		status: new(fileStatusOK),
-		box:    t.box(),
-		sort:   []string{sortFinest},
+		status:   new(fileStatusOK),
+		box:      t.box(),
+		sort:     []string{sortFinest},
+		mostHits: maxTileFiles,
 	}
 	d, err := c.selectVisible(r, &f)
 	if err != nil {

@@ -415,6 +415,29 @@ func TestPixelsOfChangedFile(t *testing.T) {
 	check(t, "height at the point", c.must(200, "GET", point, nil).json["height"].(float64), 200.0)
 }
 
+// TestTileOfManyFiles: a tile that 64 files meet has their heights, and one that 65 meet is empty.
+func TestTileOfManyFiles(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("root", "all")
+	hill := terrainTIFF(0, 0, func(x, y float64) float64 { return 100 })
+	file := string(hill.build())
+	content := map[string]string{}
+	for i := range maxTileFiles {
+		content[fmt.Sprintf("%d.tif", i)] = file
+	}
+	ts.write("d", content)
+	dataset := c.addDataset("d")
+	c.analyze(dataset, nil)
+	tile, x, y := c.middle(dataset, 16)
+	for _, want := range []float64{100, 0} {
+		drawn := c.picture(fmt.Sprintf("%s/tiles/%d/%d/%d.png?style=terrarium", dataset, tile.zoom, tile.x, tile.y))
+		check(t, "height", heightIn(drawn, int(x), int(y)), want)
+		ts.write("d", map[string]string{"more.tif": file})
+		c.analyze(dataset, nil)
+	}
+}
+
 // tileAt returns the tile that has a place.
 func tileAt(lon, lat float64, zoom int) mapTile {
 	world := float64(int(1) << zoom)
