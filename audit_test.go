@@ -29,7 +29,7 @@ import (
 const (
 	maxFileTokens     = 5_000
 	maxTestFileTokens = 8_000
-	maxProgramTokens  = 206_813
+	maxProgramTokens  = 207_205
 	maxAuditorTokens  = 32_000
 )
 

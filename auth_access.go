@@ -86,13 +86,14 @@ func (a *accounts) admit(rt route, w http.ResponseWriter, r *http.Request) (err 
 
 // readCredential reads and verifies the credential in the request. It does not ask the database.
 // The session cookie counts on pages and on routes that only read, never on an unsafe route of the
-// API.
+// API, nor for a script of another origin: browsers send Origin with its requests.
 func (a *accounts) readCredential(rt route, r *http.Request) (err error) {
 	c := callerOf(r)
 	c.credential, err = a.headerCredential(r, rt.isPage())
 
 	// A credential in the header decides, even if it is not valid. errNotSignedIn: there is none.
-	mayUseCookie := isRead(r) || rt.isPage()
+	isForeign := r.Header["Origin"] != nil && rt.path != verifyPath && a.core.isCrossOrigin(r, http.MethodPost)
+	mayUseCookie := rt.isPage() || isRead(r) && !isForeign
 	if err != errNotSignedIn || !mayUseCookie {
 		return err
 	}
@@ -176,9 +177,7 @@ func (a *accounts) checkProxiedOrigin(r *http.Request) error {
 		methods = []string{http.MethodPost}
 	}
 	for _, method := range methods {
-		proxied := r.Clone(r.Context())
-		proxied.Method = method
-		if a.core.origins.Check(proxied) != nil {
+		if a.core.isCrossOrigin(r, method) {
 			return errCrossOrigin
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -42,7 +41,8 @@ type config struct {
 	registration   string
 	cookieInsecure bool
 	trustedProxies []netip.Prefix
-	tlsCert        string // with tlsKey; empty: plain HTTP
+	corsOrigins    []string // whose pages may read the STAC tree and the contents of files
+	tlsCert        string   // with tlsKey; empty: plain HTTP
 	tlsKey         string
 	logFormat      string // text, json, or empty: text on a terminal
 	logLevel       slog.Level
@@ -126,6 +126,7 @@ func settings(c *config, env []string) []setting {
 			return nil
 		}},
 		{"CAIRN_TRUSTED_PROXIES", "", c.parseProxies},
+		{"CAIRN_CORS_ORIGINS", "", c.parseOrigins},
 		{"CAIRN_TLS_CERT", "", absolute(&c.tlsCert)},
 		{"CAIRN_TLS_KEY", "", absolute(&c.tlsKey)},
 		{"CAIRN_LOG_FORMAT", "", text(&c.logFormat, "", "text", "json")},
@@ -193,29 +194,38 @@ func (c *config) parseArgon(value string) (err error) {
 	return nil
 }
 
-// parseBaseURL stores the scheme and the host by which clients know the service, without a default
-// port.
-func (c *config) parseBaseURL(value string) error {
-	u, err := url.Parse(value)
-	if value == "" {
-		return nil
+// parseBaseURL stores the scheme and the host by which clients know the service.
+func (c *config) parseBaseURL(value string) (err error) {
+	if value != "" {
+		c.baseURL, err = parseOrigin(value)
 	}
+	return err
+}
 
-	wrong := errors.New("must be a scheme and a host, such as https://cairn.example.org")
-	if err != nil || u.Hostname() == "" {
-		return wrong
+// parseOrigins stores the origins whose pages may read the STAC tree and the contents of files.
+func (c *config) parseOrigins(value string) error {
+	isSeparator := func(r rune) bool { return r == ',' || r == ' ' }
+	for text := range strings.FieldsFuncSeq(value, isSeparator) {
+		origin, err := parseOrigin(text)
+		if err != nil {
+			return err
+		}
+		c.corsOrigins = append(c.corsOrigins, origin)
 	}
-	if u.Scheme != "http" && u.Scheme != "https" {
-		return wrong
-	}
-
-	// There must be nothing else in it: no user, path or query.
-	given := strings.TrimSuffix(strings.ToLower(value), "/")
-	if given != u.Scheme+"://"+strings.ToLower(u.Host) {
-		return wrong
-	}
-	c.baseURL = u.Scheme + "://" + hostAndPort(u.Scheme, u.Host)
 	return nil
+}
+
+// originForm matches a scheme and a host, without wildcards, a user, a path or a query.
+var originForm = regexp.MustCompile(`^(https?)://((?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[0-9]+)?)/?$`)
+
+// parseOrigin returns a scheme and a host as browsers write them in the header Origin: in lower
+// case and without a default port (RFC 6454, section 6.2).
+func parseOrigin(value string) (string, error) {
+	match := originForm.FindStringSubmatch(strings.ToLower(value))
+	if match == nil {
+		return "", errors.New("must be a scheme and a host, such as https://cairn.example.org")
+	}
+	return match[1] + "://" + hostAndPort(match[1], match[2]), nil
 }
 
 // hostAndPort returns a host with its port in lower case, without the default port of the scheme.

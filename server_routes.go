@@ -213,6 +213,11 @@ func (s *server) serveRoute(w *responseWriter, r *http.Request) {
 		return
 	}
 
+	s.core.share(w, r)
+	if w.routed {
+		return // it was a preflight
+	}
+
 	// Some clients of STAC end its root with a slash.
 	if r.URL.Path == stacPath+"/" {
 		r.URL.Path = stacPath
