@@ -398,7 +398,7 @@ func expectCommand(ctx context.Context, o invocation, d dataset) error {
 	if boundary != nil {
 		o.options.Set("boundary", string(boundary))
 	}
-	const fields = "crs vertical_crs posting sample_type nodata width height name boundary{}"
+	const fields = "crs vertical_crs posting sample_type nodata width height name heights boundary{}"
 	text, err := encodeBody(formBody(o.options, fields))
 	if err != nil {
 		return err

@@ -121,7 +121,7 @@ func usageSteps() []struct {
 		{"report broken", "", 3, `1 finding: dataset broken`},
 		{"compare tiles broken", "", 3, `only_here\ta.tif\t\t\nonly_here\tb.tif\t\t\ncells: {"only_here":2}`},
 		{"compare tiles 1", "", 1, `tiles and 1 are the same dataset`},
-		{"dataset expect tiles --crs EPSG:4326 --vertical-crs EPSG:5773 --posting 1 --sample-type uint8 --nodata 0 --width 4 --height 3 --name {n}.tif", "", 0, `2 of 2 files located; 2 not as specified`},
+		{"dataset expect tiles --crs EPSG:4326 --vertical-crs EPSG:5773 --posting 1 --sample-type uint8 --nodata 0 --width 4 --height 3 --name {n}.tif --heights -10,3000", "", 0, `2 of 2 files located; 2 not as specified`},
 		{"dataset expect tiles", "", 0, `CRS: EPSG:4326 \(WGS 84\)\nvertical CRS: EPSG:5773 \(EGM96 height\)\nposting: 1\n`},
 		{"dataset expect tiles --boundary $root/none", "", 1, `no such file`},
 		{"dataset expect tiles --name caf\xe9", "", 1, `The text is not UTF-8`},

@@ -237,7 +237,7 @@ const formTable = `
 
 /datasets/{id}/expectation  PATCH /datasets/{id}/expectation
 	/datasets/{id}/expectation  /datasets/{id}/report?done=saved
-	crs vertical_crs posting sample_type nodata width height name boundary{}
+	crs vertical_crs posting sample_type nodata width height name heights boundary{}
 
 /datasets/{id}/delete  DELETE /datasets/{id}
 	/datasets/{id}  /datasets?done=deleted

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -103,7 +104,7 @@ func (s *fileSet) checkHeights() {
 		{"empty", (*heightRecord).findNothing},
 		{"undeclared_nodata", (*heightRecord).findUndeclared},
 		{"flat", s.findFlat},
-		{"range", (*heightRecord).findRange},
+		{"range", s.findRange},
 		{"range", s.findFeet},
 		{"spikes", (*heightRecord).findSpikes},
 	}
@@ -176,22 +177,31 @@ func (h *heightRecord) findUndeclared() string {
 	return fmt.Sprintf("0 in %.3g %% of its samples, where the others have a mean of %.4g", 100*frequent/valid, mean)
 }
 
-// findRange says that no terrain has such heights. Spikes in terrain are findings of their own.
-func (h *heightRecord) findRange() string {
+// isWithin reports whether heights of the file lie in a range in metres: see readHeightRange.
+func (h *heightRecord) isWithin(heights string, from, to height) bool {
+	low, high, _ := readHeightRange(heights)
+	return float64(from)*h.metres >= low && float64(to)*h.metres <= high
+}
+
+// findRange says that the heights are not those that are expected or, without an expectation, that
+// no terrain has such heights. Spikes in terrain are findings of their own, unless the heights are
+// expected to be lower.
+func (s *fileSet) findRange(h *heightRecord) string {
 	const (
-		lowest  = -12_000 // in metres; the deepest sea has 10,900
-		highest = 9_000
-		widest  = 3_500 // deviation
+		ofTerrain = "-12000 to 9000" // in metres; the deepest sea has 10,900
+		widest    = 3_500            // deviation
 	)
-	isInside := func(from, to height) bool {
-		return float64(from)*h.metres >= lowest && float64(to)*h.metres <= highest
-	}
-	isTerrain := isInside(h.Mean, h.Mean) && float64(h.Deviation)*h.metres < widest
-	areSpikes := h.Spikes > 0 && isTerrain
-	if areSpikes || isInside(h.Min, h.Max) {
+	wanted := cmp.Or(s.expected.Heights, ofTerrain)
+	if h.isWithin(wanted, h.Min, h.Max) {
 		return ""
 	}
-	return fmt.Sprintf("heights from %g to %g, not within %d to %d m", h.Min, h.Max, lowest, highest)
+
+	isTerrain := h.isWithin(ofTerrain, h.Mean, h.Mean) && float64(h.Deviation)*h.metres < widest
+	areSpikes := h.Spikes > 0 && isTerrain
+	if areSpikes && wanted == ofTerrain {
+		return ""
+	}
+	return fmt.Sprintf("heights from %g to %g, not within %s m", h.Min, h.Max, wanted)
 }
 
 // findSpikes says how many heights stand out.

@@ -208,6 +208,48 @@ func TestWrongHeights(t *testing.T) {
 	}
 }
 
+// TestExpectedHeights: heights outside of those that are expected are found, also spikes, and in the unit of the file.
+func TestExpectedHeights(t *testing.T) {
+	t.Parallel()
+	d, _ := landscapeTiles(t, func(column, row int, f *pixelTIFF) {
+		value := f.value
+		if column == 9 && row == 12 {
+			f.value = func(band, x, y int) float64 {
+				if x == 7 && y == 5 {
+					return 4000
+				}
+				return value(band, x, y)
+			}
+		}
+	})
+	high, low := math.Inf(-1), math.Inf(1)
+	for path, row := range d.rows {
+		if path != tileName(9, 12) {
+			high = max(high, float64(row.found.Statistics.Max))
+			low = min(low, float64(row.found.Statistics.Min))
+		}
+	}
+	all := fmt.Sprintf("%g to %g", math.Floor(low), math.Ceil(high))
+	s, found := d.checkExpecting(t, expectation{Heights: all})
+	want := fmt.Sprintf("%s: heights from %g to 4000, not within %s m", tileName(9, 12), d.rows[tileName(9, 12)].found.Statistics.Min, all)
+	check(t, "findings", fmt.Sprint(found), fmt.Sprint(map[string][]string{"range": {want}}))
+	check(t, "line", fmt.Sprint(s.lines), fmt.Sprintf("[{heights %s false 1 of 256 files differ}]", all))
+
+	_, found = d.checkExpecting(t, expectation{Heights: "-100 to 4000"})
+	check(t, "findings where the spike is expected", len(found["range"])+len(found["spikes"]), 1)
+
+	for _, row := range d.rows {
+		row.heightUnit = "foot"
+	}
+	s, found = d.checkExpecting(t, expectation{Heights: fmt.Sprintf("%g to %g", math.Floor(low*0.3048), math.Ceil(4000*0.3048))})
+	check(t, "findings in feet", len(found["range"]), 0)
+	check(t, "line in feet", s.lines[0].Passed, true)
+
+	d.rows[tileName(9, 12)].found = nil
+	s, _ = d.checkExpecting(t, expectation{Heights: "-100 to 4000"})
+	check(t, "line where heights are not read", fmt.Sprint(s.lines), "[{heights -100 to 4000 false 0 of 256 files differ, and not all heights were read}]")
+}
+
 // TestStepAmongFewTiles: a step is found among four tiles, which do not tell what steps are usual.
 func TestStepAmongFewTiles(t *testing.T) {
 	t.Parallel()

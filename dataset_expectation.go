@@ -29,6 +29,7 @@ type expectation struct {
 	Width       string           `json:"width"` // in pixels
 	Height      string           `json:"height"`
 	Name        string           `json:"name"`     // see namePattern
+	Heights     string           `json:"heights"`  // see readHeightRange
 	Boundary    *json.RawMessage `json:"boundary"` // a GeoJSON MultiPolygon
 }
 
@@ -234,6 +235,12 @@ func (e *expectation) check() error {
 		}
 	}
 
+	if e.Heights != "" {
+		low, high, ok := readHeightRange(e.Heights)
+		v.check(ok, "heights", fieldMalformed, "must be two heights in metres, such as -10 to 3000")
+		e.Heights = fmt.Sprintf("%g to %g", low, high)
+	}
+
 	if e.Boundary != nil {
 		boundary, ok := readBoundary(*e.Boundary)
 		v.check(ok, "boundary", fieldMalformed, "must be a GeoJSON Polygon or MultiPolygon, or features with these, "+
@@ -247,6 +254,15 @@ func (e *expectation) check() error {
 	}
 
 	return v.err()
+}
+
+// readHeightRange returns the heights in a text such as "-10 to 3000": the lowest and the highest.
+func readHeightRange(text string) (low, high float64, ok bool) {
+	heights := readNumbers(strings.Replace(text, "to", ",", 1))
+	if len(heights) != 2 || heights[0] > heights[1] {
+		return 0, 0, false
+	}
+	return heights[0], heights[1], true
 }
 
 // plainCode returns an EPSG code without a sign or zeros before it. Any other text stays as it is.
@@ -266,6 +282,10 @@ type expectedLine struct {
 	Detail   string `json:"detail"`
 }
 
+// lineOfHeights is the name of the line of heights. Files that differ are findings of another kind:
+// see findRange.
+const lineOfHeights = "heights"
+
 // specifiedLine is a line of an expectation, before the files are compared with it.
 type specifiedLine struct{ name, want string }
 
@@ -280,6 +300,7 @@ func (e expectation) lines() []specifiedLine {
 		{"width", e.Width},
 		{"height", e.Height},
 		{"name", e.Name},
+		{lineOfHeights, e.Heights},
 	}
 
 	return slices.DeleteFunc(lines, func(line specifiedLine) bool { return line.want == "" })
@@ -309,6 +330,10 @@ func (line specifiedLine) value(r *fileRecord) string {
 	case "name":
 		if !r.isNamed {
 			return "another"
+		}
+	case lineOfHeights:
+		if r.heights != nil && !r.heights.isWithin(line.want, r.heights.Min, r.heights.Max) {
+			return "others"
 		}
 	default:
 		return attribute{name: line.name}.value(r)
@@ -382,6 +407,9 @@ func (s *fileSet) checkExpected(ctx context.Context) error {
 			}
 
 			others[n]++
+			if line.name == lineOfHeights {
+				continue
+			}
 			text := fmt.Sprintf("%s %s, not %s", line.name, titleOfCode(value), titleOfCode(line.want))
 			texts = append(texts, text)
 		}
@@ -392,12 +420,17 @@ func (s *fileSet) checkExpected(ctx context.Context) error {
 	}
 
 	for n, line := range specified {
-		s.lines = append(s.lines, expectedLine{
+		result := expectedLine{
 			Name:     line.name,
 			Expected: titleOfCode(line.want),
 			Passed:   others[n] == 0 && files > 0,
 			Detail:   fmt.Sprintf("%d of %s differ", others[n], plural(files, "file")),
-		})
+		}
+		if line.name == lineOfHeights && len(s.unmeasured) > 0 {
+			result.Passed = false
+			result.Detail += ", and not all heights were read"
+		}
+		s.lines = append(s.lines, result)
 	}
 
 	return s.checkBoundary(ctx)

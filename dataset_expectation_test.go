@@ -189,13 +189,16 @@ func TestExpectationPlain(t *testing.T) {
 		{expectation{Posting: "0.010 × 0.02"}, expectation{Posting: "0.01 × 0.02"}},
 		{expectation{Posting: "1x1"}, expectation{Posting: "1"}},
 		{expectation{Posting: " "}, expectation{}},
+		{expectation{Heights: "-10.0,3000"}, expectation{Heights: "-10 to 3000"}},
+		{expectation{Heights: " -0.5 to -0.5 "}, expectation{Heights: "-0.5 to -0.5"}},
 	} {
 		got := test.in
 		if err := got.check(); err != nil || got != test.want {
 			t.Errorf("%+v: got %+v, %v", test.in, got, err)
 		}
 	}
-	for _, wrong := range []expectation{{CRS: "EPSG:7405"}, {CRS: "EPSG:5773"}, {Name: "a{b"}, {Name: "a}b"}, {Name: "{{n}}"}, {Posting: "1 1 1"}, {Posting: "1 ×"}, {Posting: "Inf"}} {
+	for _, wrong := range []expectation{{CRS: "EPSG:7405"}, {CRS: "EPSG:5773"}, {Name: "a{b"}, {Name: "a}b"}, {Name: "{{n}}"}, {Posting: "1 1 1"}, {Posting: "1 ×"}, {Posting: "Inf"},
+		{Heights: "10 to 9"}, {Heights: "1 to"}, {Heights: "1"}, {Heights: "0 to 1 to 2"}, {Heights: "NaN to 1"}, {Heights: "0 to Inf"}, {Heights: "low to high"}} {
 		before := wrong
 		if err := wrong.check(); err == nil && before.Posting != "1 ×" {
 			t.Errorf("%+v is accepted", before)
@@ -494,6 +497,10 @@ func TestExpectCommand(t *testing.T) {
 	says(0, "5 of 5 files located", "dataset", "expect", "tiles", "--posting", "", "--crs", "EPSG:4326", "--boundary", file)
 	says(0, "CRS: EPSG:4326 (WGS 84)\nboundary: yes\n", "dataset", "expect", "tiles")
 	says(0, "EXPECTED\n  pass: CRS EPSG:4326 (WGS 84): 0 of 5 files differ\n  pass: boundary 100 % covered: 100 %, 0 tiles missing\n", "report", "tiles")
+	says(0, "5 of 5 files located", "dataset", "expect", "tiles", "--heights", "-10 to 3000")
+	says(0, "boundary: yes\n", "dataset", "expect", "tiles")
+	says(0, "  fail: heights -10 to 3000: 0 of 5 files differ, and not all heights were read\n", "report", "tiles")
+	says(0, "5 of 5 files located", "dataset", "expect", "tiles", "--heights", "")
 	says(1, "--boundary: ", "dataset", "expect", "tiles", "--boundary", file+".txt")
 	says(1, "no such file", "dataset", "expect", "tiles", "--boundary", file+".none")
 	says(1, "must be the code of a known CRS", "dataset", "expect", "tiles", "--crs", "EPSG:1")
