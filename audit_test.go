@@ -29,7 +29,7 @@ import (
 const (
 	maxFileTokens     = 5_000
 	maxTestFileTokens = 8_000
-	maxProgramTokens  = 207_455
+	maxProgramTokens  = 207_796
 	maxAuditorTokens  = 32_000
 )
 

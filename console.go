@@ -16,8 +16,10 @@ import (
 	"path"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -104,6 +106,8 @@ func parsePages(passwordMin int) *template.Template {
 		"text":   func(text *string) string { return *cmp.Or(text, new("")) },
 		"input":  inputTime,
 		"once":   rand.Text,
+		"name":   visibleName,
+		"view":   viewOf,
 
 		"passwordHint": func() string {
 			return fmt.Sprintf("At least %d characters. Any characters will do.", passwordMin)
@@ -118,6 +122,20 @@ func parsePages(passwordMin int) *template.Template {
 
 	pages := template.New("").Funcs(functions)
 	return template.Must(pages.ParseFS(consoleFiles, "console/*.html"))
+}
+
+// visibleName returns the name of a file with escapes in place of characters that are not seen, or
+// that turn the text around them.
+func visibleName(name string) string {
+	var shown strings.Builder
+	for _, r := range name {
+		if unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) {
+			shown.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
+		} else {
+			shown.WriteRune(r)
+		}
+	}
+	return shown.String()
 }
 
 // jsonText returns a value as JSON for an input; nothing for null.
@@ -514,6 +532,7 @@ func (c *console) act(route, fields string, formPage pageRow, next string) handl
 			return err
 		}
 
+		r.SetPathValue("code", f.Get("code"))
 		answer, err := c.doOnce(r, f, func() (formAnswer, error) {
 			written, err := c.call(r, route, "", formBody(f, fields))
 			return c.readAnswer(r, written, next), err
@@ -596,6 +615,7 @@ type apiReader struct {
 type listOf[T any] struct {
 	Items      []T     `json:"items"`
 	NextCursor *string `json:"next_cursor"`
+	listTotal
 }
 
 // get returns what a GET route of the API answers, or the zero value after an error.
@@ -620,13 +640,21 @@ func getAll[T any](api *apiReader, path string) []T {
 
 // getPage returns the page of a list that the console page's own query asks for.
 func getPage[T any](api *apiReader, path string) []T {
+	return getList[T](api, path, nil).Items
+}
+
+// getList is getPage with more parameters of the query. It also returns the total, if asked for it.
+func getList[T any](api *apiReader, path string, more url.Values) listOf[T] {
 	query := filtersIn(api.r.URL.Query())
+	next := maps.Clone(query)
+	maps.Copy(query, more)
+
 	list := get[listOf[T]](api, path, query.Encode())
 	if list.NextCursor != nil {
-		query.Set("cursor", *list.NextCursor)
-		api.next = query.Encode()
+		next.Set("cursor", *list.NextCursor)
+		api.next = next.Encode()
 	}
-	return list.Items
+	return list
 }
 
 // filtersIn returns the query of a page as the API takes it, without inputs that were left empty.
@@ -686,6 +714,10 @@ func (p *page) Field(action, name, label, kind, value, hint string) field {
 	if action == "" && value != "" {
 		address := strings.TrimSuffix(p.Path+"?"+p.Filters(name), "?")
 		p.Set = append(p.Set, setFilter{label, value, address})
+	}
+	if p.Template == "login" && p.Refusal == nil && kind != "hidden" {
+		f.Focus = !p.hasFocus
+		p.hasFocus = true
 	}
 	if p.Action != action {
 		return f

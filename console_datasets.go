@@ -129,9 +129,11 @@ func (c *console) filesPage(api *apiReader) any {
 		api.title = "Files of " + api.dataset().Name
 	}
 
+	list := getList[datasetFile](api, path, url.Values{"total": {"1"}})
 	return map[string]any{
 		"Dataset":  api.r.PathValue("id"), // or ""
-		"List":     getPage[datasetFile](api, path),
+		"List":     list.Items,
+		"Total":    list.listTotal,
 		"Statuses": fileStatuses(),
 	}
 }
@@ -167,7 +169,7 @@ func (c *console) filePage(api *apiReader) any {
 		data.Map.addHits(file.extent)
 	}
 
-	api.title = file.Path
+	api.title = visibleName(file.Path)
 	return data
 }
 
@@ -204,17 +206,34 @@ func (c *console) expectationPage(api *apiReader) any {
 
 // reportPage returns the report about a dataset's files, with the accepted findings.
 func (c *console) reportPage(api *apiReader) any {
-	accepted := getPage[acceptedFinding](api, "/api/v1/datasets/{id}/accepted-findings")
-	report := get[folderReport](api, "/api/v1/datasets/{id}/report", "")
-	api.title = "Report on " + report.Dataset
+	d := api.dataset()
+	api.title = "Report on " + d.Name
 
-	return struct {
+	data := struct {
 		folderReport
 		List []acceptedFinding
+		Map  *mapView // nil: no file is located
 	}{
-		report,
-		accepted,
+		folderReport: get[folderReport](api, "/api/v1/datasets/{id}/report", ""),
+		List:         getPage[acceptedFinding](api, "/api/v1/datasets/{id}/accepted-findings"),
 	}
+	if d.BBox != nil {
+		_, box := api.wholeMap(d)
+		data.Map = api.drawMap(d.dataset, box)
+	}
+	return data
+}
+
+// viewOf returns the part of the map around a missing tile, or "" if its place is not known.
+func viewOf(tile missingTile) string {
+	bbox := tile.file().BBox
+	if bbox == nil {
+		return ""
+	}
+
+	box := boxOf(bbox)
+	lon, lat := box.middle()
+	return box.around(lon, lat, 5).query()
 }
 
 // typedPosition matches two numbers of degrees as people type them: "9.5, 47.6" or "47.6 N 9.5 E".

@@ -48,16 +48,7 @@ func (api *apiReader) drawMap(d dataset, box mapBox) *mapView {
 // without one, the position becomes its middle. Its width and height are multiplied by scale.
 func (d *datasetData) addMap(api *apiReader) {
 	query := api.r.URL.Query()
-
-	box := boxOf(d.BBox)
-	whole, err := storedPicture(api.r.Context(), api.console.core.db, d.dataset, false)
-	if err != nil {
-		api.err = err
-		return
-	}
-	if whole != nil {
-		box = whole.All
-	}
+	whole, box := api.wholeMap(d.datasetDetails)
 	if asked := readViewBox(api, query, "bbox"); asked != nil {
 		box = *asked
 	}
@@ -86,6 +77,18 @@ func (d *datasetData) addMap(api *apiReader) {
 	d.Map.Fixed = false
 	d.Map.Point = d.Position
 	d.Map.addLinks(box)
+}
+
+// wholeMap returns the stored picture of a dataset that has located files, or nil if it is not
+// drawn yet. It also returns the box around all files but outliers.
+func (api *apiReader) wholeMap(d datasetDetails) (whole *coverage, box mapBox) {
+	if api.err == nil {
+		whole, api.err = storedPicture(api.r.Context(), api.console.core.db, d.dataset, false)
+	}
+	if whole != nil {
+		return whole, whole.All
+	}
+	return nil, boxOf(d.BBox)
 }
 
 // readViewBox returns the box in a parameter of a query, or nil without it. It stores an error in

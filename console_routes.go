@@ -66,7 +66,7 @@ func pageRows(c *console) []pageRow {
 		{"/datasets/{id}/analyses/{analysis}", datasetRead, "analysis", "",
 			c.analysisPage, slow, "change cursor done"},
 		{"/datasets/{id}/report", datasetRead, "report", "",
-			c.reportPage, quick, "cursor done"},
+			c.reportPage, slow, "cursor done"},
 		{"/datasets/{id}/expectation", datasetRead, "expectation", "",
 			c.expectationPage, quick, ""},
 	}
@@ -250,7 +250,7 @@ const formTable = `
 	/datasets/{id}/analyses/{analysis}  /datasets/{id}/analyses/{analysis}?done=canceled
 
 /datasets/{id}/accepted  POST /datasets/{id}/accepted-findings
-	/datasets/{id}/report  /datasets/{id}/report?done=saved
+	/datasets/{id}/report  /datasets/{id}/report?done=saved#f-{code}
 	code paths[] note
 
 /datasets/{id}/accepted/{accepted}/reopen  DELETE /datasets/{id}/accepted-findings/{accepted}

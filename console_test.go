@@ -308,7 +308,7 @@ func TestAnalysisPage(t *testing.T) {
 	root.analyze("/api/v1/datasets/1", nil)
 	root.analyze("/api/v1/datasets/1", nil)
 	first := b.shows(200, "GET", "/datasets/1/analyses/1?done=started",
-		"", "succeeded", `<span class="tag">added</span> a.tif`)
+		"", "succeeded", `<span class="tag">added</span> <bdi>a.tif</bdi>`)
 	second := b.shows(200, "GET", "/datasets/1/analyses/2?done=started", "", "succeeded", "No files changed.")
 	if strings.Contains(first+second, "has been queued") {
 		t.Error("an analysis that has finished is said to be queued")

@@ -1,4 +1,4 @@
-// The pages work without this script. It shows times in the reader's zone, keeps the progress of an
+// The pages work without this script. It shows and takes times in the reader's zone, keeps the progress of an
 // analysis up to date, lets the map be moved by hand, and takes a password token from a link.
 "use strict";
 
@@ -8,6 +8,44 @@ function showTimes(part) {
     if (isNaN(at)) continue;
     time.title = time.textContent;
     time.textContent = at.toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
+  }
+}
+
+const zone = new Intl.DateTimeFormat().resolvedOptions().timeZone;
+const isDraftTime = text => text.startsWith("9999");
+const pad = (n, width = 2) => String(n).padStart(width, "0");
+
+// Returns a time in the reader's zone as inputs have it, with that text between the day and the hour.
+function localText(at, between) {
+  return `${pad(at.getFullYear(), 4)}-${pad(at.getMonth() + 1)}-${pad(at.getDate())}${between}${pad(at.getHours())}:${pad(at.getMinutes())}`;
+}
+
+// Lets a form show and take times in the reader's zone. It sends UTC, which is what the page has without this script.
+function takeTimes() {
+  const show = (input, at, between) => {
+    const label = document.querySelector(`label[for="${input.id}"]`);
+    label.textContent = label.textContent.replace("UTC", `your time, ${zone}`);
+    if (!isNaN(at) && !isDraftTime(input.value)) input.value = input.defaultValue = localText(at, between);
+  };
+  const send = (input, value) => input.form.addEventListener("formdata", e => {
+    const utc = value(input.value.trim());
+    if (utc) e.formData.set(input.name, utc);
+  });
+  for (const input of document.querySelectorAll("input[type=datetime-local]")) {
+    show(input, new Date(input.value + "Z"), "T");
+    send(input, text => !isDraftTime(text) && text && new Date(text).toISOString().slice(0, 16));
+  }
+  // Those of the audit log are days or times. An end that is a day is the end of that day.
+  for (const input of document.querySelectorAll(".filter input[name=since], .filter input[name=until]")) {
+    show(input, new Date(input.value.endsWith("Z") ? input.value : NaN), " ");
+    send(input, text => {
+      const parts = /^(\d{4})-(\d\d)-(\d\d)(?:[ T](\d\d):(\d\d))?$/.exec(text);
+      if (!parts) return text;
+      const [, year, month, day, hour, minute] = parts;
+      const isWholeDay = hour === undefined && input.name === "until";
+      const at = new Date(year, month - 1, Number(day) + isWholeDay, hour || 0, minute || 0);
+      return at.toISOString().slice(0, 19) + "Z";
+    });
   }
 }
 
@@ -165,6 +203,7 @@ addEventListener("submit", e => e.defaultPrevented || e.submitter?.classList.add
 addEventListener("pageshow", () => document.querySelectorAll("button.busy").forEach(b => b.classList.remove("busy")));
 
 showTimes(document);
+takeTimes();
 addTickAll();
 takeToken();
 follow();
