@@ -1,10 +1,8 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"time"
@@ -98,14 +96,6 @@ func audit(ctx context.Context, q querier, by actor, action, target string, befo
 	_, err := execute(ctx, q, "audit "+action, query,
 		by.id, by.name, by.credential, by.address, by.requestID, action, target, before, after)
 	return err
-}
-
-// isSame reports whether an update would change nothing, because before and after have the same
-// JSON. Such an update is not stored, and has no row in the audit log.
-func isSame(before, after any) bool {
-	a, _ := json.Marshal(before) // never fails for text, numbers, times and lists
-	b, _ := json.Marshal(after)
-	return bytes.Equal(a, b)
 }
 
 // auditKeys adds a row if the keys have changed since the last such row. Without such a row it

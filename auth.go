@@ -164,18 +164,6 @@ func (a *accounts) openSession(w http.ResponseWriter, r *http.Request, found pas
 	return a.writeTokens(w, u, sess)
 }
 
-// device returns the client's User-Agent, reduced to printable ASCII and at most 200 characters.
-func device(r *http.Request) string {
-	printable := func(c rune) rune {
-		if c < ' ' || c > '~' {
-			return -1 // dropped
-		}
-		return c
-	}
-	text := strings.Map(printable, r.UserAgent())
-	return text[:min(len(text), 200)]
-}
-
 // writeTokens answers with an access token and sets the refresh cookie.
 func (a *accounts) writeTokens(w http.ResponseWriter, u user, sess session) error {
 	now := a.core.now()

@@ -8,25 +8,6 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// apiToken is a token for scripts, without its secret.
-type apiToken struct {
-	ID          string     `json:"id"`
-	Name        string     `json:"name"`
-	Permissions []string   `json:"permissions"` // a request may use those that the owner holds then
-	CreatedAt   time.Time  `json:"created_at"`
-	ExpiresAt   time.Time  `json:"expires_at"`
-	LastUsedAt  *time.Time `json:"last_used_at"` // may be up to a minute too early
-}
-
-// apiTokenColumns are the columns of an API token.
-const apiTokenColumns = `
-	id::text AS id,
-	name,
-	permissions,
-	created_at,
-	expires_at,
-	last_used_at`
-
 // The lifetime of an API token: the default and the maximum.
 const (
 	defaultTokenTTL = 90 * 24 * time.Hour

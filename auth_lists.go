@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"net/http"
+	"strings"
 	"time"
 )
 
@@ -193,3 +194,34 @@ func (a *accounts) getMe(w http.ResponseWriter, r *http.Request) error {
 		},
 	})
 }
+
+// device returns the client's User-Agent, reduced to printable ASCII and at most 200 characters.
+func device(r *http.Request) string {
+	printable := func(c rune) rune {
+		if c < ' ' || c > '~' {
+			return -1 // dropped
+		}
+		return c
+	}
+	text := strings.Map(printable, r.UserAgent())
+	return text[:min(len(text), 200)]
+}
+
+// apiToken is a token for scripts, without its secret.
+type apiToken struct {
+	ID          string     `json:"id"`
+	Name        string     `json:"name"`
+	Permissions []string   `json:"permissions"` // a request may use those that the owner holds then
+	CreatedAt   time.Time  `json:"created_at"`
+	ExpiresAt   time.Time  `json:"expires_at"`
+	LastUsedAt  *time.Time `json:"last_used_at"` // may be up to a minute too early
+}
+
+// apiTokenColumns are the columns of an API token.
+const apiTokenColumns = `
+	id::text AS id,
+	name,
+	permissions,
+	created_at,
+	expires_at,
+	last_used_at`

@@ -144,15 +144,6 @@ func (a *accounts) voidFirstAdminToken(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// removeIfThere removes a file, which may be gone already.
-func removeIfThere(path string) error {
-	err := os.Remove(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	return err
-}
-
 // noteInstance renews the lease of this instance, with the fingerprints of its keys. It returns an
 // error unless this instance and all other living ones know each other's signing key: otherwise one
 // would refuse the tokens of another.

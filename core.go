@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
+	"os"
 	"sync/atomic"
 	"time"
 
@@ -55,4 +57,13 @@ func newCore(cfg config, log *slog.Logger, d *database, keys *keyring, tuning tu
 	}
 	c.keys.Store(keys)
 	return c
+}
+
+// removeIfThere removes a file, which may be gone already.
+func removeIfThere(path string) error {
+	err := os.Remove(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
 }

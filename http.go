@@ -233,14 +233,6 @@ func pathID(r *http.Request, name string) int64 {
 	return id
 }
 
-// valueOr returns the value that p points to, or other if p is nil.
-func valueOr[T any](p *T, other T) T {
-	if p != nil {
-		return *p
-	}
-	return other
-}
-
 // optional returns the value of a query parameter or of a field of a form, or nil if it is absent.
 func optional(query map[string][]string, name string) *string {
 	if values := query[name]; len(values) > 0 {

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"net/http"
@@ -181,4 +183,20 @@ func writeTaggedBytes(w http.ResponseWriter, r *http.Request, contentType string
 	}
 
 	return writeBytes(w, http.StatusOK, contentType, body)
+}
+
+// isSame reports whether an update would change nothing, because before and after have the same
+// JSON. Such an update is not stored, and has no row in the audit log.
+func isSame(before, after any) bool {
+	a, _ := json.Marshal(before) // never fails for text, numbers, times and lists
+	b, _ := json.Marshal(after)
+	return bytes.Equal(a, b)
+}
+
+// valueOr returns the value that p points to, or other if p is nil.
+func valueOr[T any](p *T, other T) T {
+	if p != nil {
+		return *p
+	}
+	return other
 }

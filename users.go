@@ -54,12 +54,6 @@ func (a *accounts) createUser(w http.ResponseWriter, r *http.Request) error {
 	return writeCreated(w, created, "/api/v1/users/"+u.ID, err)
 }
 
-// getUser answers GET /api/v1/users/{id}.
-func (a *accounts) getUser(w http.ResponseWriter, r *http.Request) error {
-	u, err := a.pathUser(r)
-	return writeEntity(w, u, u.tag(), err)
-}
-
 // userAction changes a user, or ends the user's credentials, on behalf of an actor. Requires
 // lockAccess and a checked target (see actOnUser).
 type userAction func(ctx context.Context, tx pgx.Tx, by actor, target user) error
@@ -283,11 +277,6 @@ func (a *accounts) deleteTOTPOfUser(w http.ResponseWriter, r *http.Request) erro
 		}
 		return deleteTOTP(ctx, tx, by, target)
 	}))
-}
-
-// pathUser returns the user whose id is in the path, or a 404.
-func (a *accounts) pathUser(r *http.Request) (user, error) {
-	return getUser(r.Context(), a.core.db, pathUUID(r, "id"))
 }
 
 // endSessionsOfUser answers DELETE /api/v1/users/{id}/sessions and …/sessions/{session}.

@@ -80,3 +80,14 @@ func listUsers(ctx context.Context, q querier, f userFilter, after string, limit
 	return collect[user](ctx, q, "list users", query, pgx.QueryExecModeCacheDescribe,
 		after, f.username, f.status, pattern, roleID, limit)
 }
+
+// getUser answers GET /api/v1/users/{id}.
+func (a *accounts) getUser(w http.ResponseWriter, r *http.Request) error {
+	u, err := a.pathUser(r)
+	return writeEntity(w, u, u.tag(), err)
+}
+
+// pathUser returns the user whose id is in the path, or a 404.
+func (a *accounts) pathUser(r *http.Request) (user, error) {
+	return getUser(r.Context(), a.core.db, pathUUID(r, "id"))
+}
