@@ -115,7 +115,8 @@ type user struct {
 	Email       *string    `json:"email"`
 	DisplayName string     `json:"display_name"`
 	Status      string     `json:"status"`
-	TOTP        bool       `json:"totp"` // has a second factor
+	TOTP        bool       `json:"totp"`    // has an authenticator app
+	Passkey     bool       `json:"passkey"` // has a passkey
 	Roles       []string   `json:"roles"`
 	CreatedAt   time.Time  `json:"created_at"`
 	UpdatedAt   time.Time  `json:"updated_at"`
@@ -128,6 +129,9 @@ func (u user) tag() string {
 	return tagOf(u)
 }
 
+// HasSecondFactor reports whether the user has an authenticator app or a passkey.
+func (u user) HasSecondFactor() bool { return u.TOTP || u.Passkey }
+
 // userColumns are the columns of a user u.
 const userColumns = `
 	u.id::text AS id,
@@ -136,6 +140,7 @@ const userColumns = `
 	u.display_name,
 	u.status,
 	u.totp,
+	u.passkey,
 	ARRAY(
 		SELECT r.name
 		FROM user_roles ur
@@ -210,7 +215,7 @@ func insertUser(ctx context.Context, tx pgx.Tx, n newUser) (user, error) {
 	return getUser(ctx, tx, id)
 }
 
-// takenError returns the 409 of a name or address that is taken, else err.
+// takenError returns the 409 of a name, address or passkey that is taken, else err.
 func takenError(err error) error {
 	switch {
 	case isUniqueViolation(err, "users_username_key"):
@@ -219,6 +224,8 @@ func takenError(err error) error {
 		return conflict(codeEmailTaken, "Another user has that e-mail address.")
 	case isUniqueViolation(err, "roles_name_key"):
 		return conflict(codeNameTaken, "Another role has that name.")
+	case isUniqueViolation(err, "passkeys_credential_id_key"):
+		return conflict(codePasskeyTaken, "This passkey is registered already.")
 	}
 	return err
 }
@@ -295,17 +302,28 @@ type passwordRecord struct {
 	user
 	PasswordHash      *string
 	CredentialVersion int64 // users.credential_version
+
+	usedPasskey *passkey // by which this login was made; nil: without one
 }
 
-// findPasswordRecord looks up a user name or e-mail address. Only an address has an @, so that at
-// most one user matches.
-func findPasswordRecord(ctx context.Context, q querier, login string) (passwordRecord, error) {
-	const query = `
+// passwordRecords is SQL that selects password records of users u. A condition follows.
+const passwordRecords = `
 		SELECT ` + userColumns + `,
 			u.password_hash,
 			u.credential_version
 		FROM users u
-		WHERE u.username = $1
-			OR u.email = $1`
-	return collectOne[passwordRecord](ctx, q, nil, "find password record", query, normalizeLogin(login))
+		WHERE `
+
+// findPasswordRecord looks up a user name or e-mail address. Only an address has an @, so that at
+// most one user matches.
+func findPasswordRecord(ctx context.Context, q querier, login string) (passwordRecord, error) {
+	const condition = `u.username = $1 OR u.email = $1`
+	return collectOne[passwordRecord](ctx, q, nil, "find password record", passwordRecords+condition,
+		normalizeLogin(login))
+}
+
+// findPasskeyOwner looks up the user whose passkey has that credential id.
+func findPasskeyOwner(ctx context.Context, q querier, credentialID []byte) (passwordRecord, error) {
+	const condition = `u.id = (SELECT user_id FROM passkeys WHERE credential_id = $1)`
+	return collectOne[passwordRecord](ctx, q, nil, "find passkey's owner", passwordRecords+condition, credentialID)
 }

@@ -32,7 +32,7 @@ func auditActions() []string {
 		session.login session.login_refused session.otp_required session.logout session.end session.lost
 		session.refresh_token_reused login.throttled request.refused verify.refused token.refused
 		password_token.refused password.change password.reset token.create token.end
-		totp.enable totp.disable totp.recovery_code
+		totp.enable totp.disable totp.recovery_code passkey.add passkey.end
 		user.register user.create user.update user.roles user.password_reset user.revoke user.unlock user.delete
 		role.create role.update role.delete permission.create permission.update permission.delete
 		message.create message.update message.retract message.delete

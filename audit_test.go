@@ -29,8 +29,8 @@ import (
 const (
 	maxFileTokens     = 5_000
 	maxTestFileTokens = 8_000
-	maxProgramTokens  = 207_796
-	maxAuditorTokens  = 32_000
+	maxProgramTokens  = 209_945
+	maxAuditorTokens  = 33_500
 )
 
 // program is the program's own Go files, which are parsed once for all tests. Its importer reads the types that the

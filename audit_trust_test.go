@@ -15,7 +15,7 @@ import (
 // something about its rows, and change none.
 var accountWrites = regexp.MustCompile(`\b(INSERT INTO|UPDATE|DELETE FROM|TRUNCATE)\s+(` + strings.Join([]string{
 	"users", "retired_usernames", "roles", "role_permissions", "user_roles", "access_version", "declared_permissions",
-	"sessions", "password_tokens", "api_tokens", "totp_secrets", "throttles", "known_networks",
+	"sessions", "password_tokens", "api_tokens", "totp_secrets", "passkeys", "throttles", "known_networks",
 	"audit_log",
 }, "|") + `)\b`)
 

@@ -75,7 +75,7 @@ func (a *accounts) register(w http.ResponseWriter, r *http.Request) error {
 type loginRequest struct {
 	Username string `json:"username"`
 	Password string `json:"password"`
-	OTP      string `json:"otp"`
+	OTP      string `json:"otp"` // see checkSecondFactor; the answer of a passkey may also come alone
 }
 
 // login answers POST /api/v1/auth/login. An unknown user, a user without a password and a wrong

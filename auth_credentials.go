@@ -19,6 +19,8 @@ import (
 // factor. A refusal is errWrongCredentials, errOTPRequired or errLoginCodeWrong. An unknown user
 // and a wrong password take the same steps.
 //
+// The answer of a passkey, without a name and a password, signs in alone: see checkPasskey.
+//
 // On pages, the code comes in a second step. The second step has a proof that the password was
 // right (see passwordProof) instead of the password. If the proof is not valid, the error is
 // errSignInAgain, and nothing is counted.
@@ -28,6 +30,10 @@ func (a *accounts) checkCredentials(
 	proof *string,
 	otp string,
 ) (found passwordRecord, err error) {
+	if login == "" && password == "" && strings.HasPrefix(otp, "{") {
+		return a.checkPasskey(r, otp)
+	}
+
 	ctx := r.Context()
 	found, err = findPasswordRecord(ctx, a.core.db, login)
 	if err != nil {
@@ -54,7 +60,7 @@ func (a *accounts) checkCredentials(
 			}
 		}
 
-		err = a.checkSecondFactor(r, found.user, otp)
+		err = a.checkSecondFactor(r, &found, otp)
 		return err == nil && found.Status == statusActive, err
 	})
 
@@ -112,7 +118,7 @@ func (a *accounts) rehash(r *http.Request, found passwordRecord, password string
 // must not be possible with a stolen session alone.
 type confirmation struct {
 	CurrentPassword string `json:"current_password"`
-	OTP             string `json:"otp"` // for a caller with a second factor
+	OTP             string `json:"otp"` // for a caller with a second factor: see checkSecondFactor
 }
 
 // confirmPassword checks the caller's own password and, if there is one, the second factor. It

@@ -27,6 +27,7 @@ type key struct {
 	refresh     []byte
 	browser     []byte // for the session cookie of browsers
 	login       []byte // for the proof of a right password, on the page that asks for the code
+	passkey     []byte // for the challenges that passkeys answer
 	cursor      []byte
 	names       []byte      // for the HMACs of user names and e-mail addresses that throttling counts
 	audit       []byte      // for the seals of the audit log
@@ -63,6 +64,7 @@ func newKey(id string, secret []byte) key {
 		refresh:     derive("cairn refresh token v1"),
 		browser:     derive("cairn browser v1"),
 		login:       derive("cairn login v1"),
+		passkey:     derive("cairn passkey v1"),
 		cursor:      derive("cairn cursor v1"),
 		names:       derive("cairn names v1"),
 		audit:       derive("cairn audit v1"),

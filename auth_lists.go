@@ -195,6 +195,37 @@ func (a *accounts) getMe(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
+// passkey is a passkey of a user.
+type passkey struct {
+	ID           string     `json:"id"`
+	Name         string     `json:"name"`
+	CredentialID []byte     `json:"credential_id"` // the authenticator's name of the key
+	CreatedAt    time.Time  `json:"created_at"`
+	LastUsedAt   *time.Time `json:"last_used_at"`
+}
+
+// passkeyColumns are the columns of a passkey.
+const passkeyColumns = `
+	id::text AS id,
+	name,
+	credential_id,
+	created_at,
+	last_used_at`
+
+// listOwnPasskeys answers GET /api/v1/auth/passkeys, the oldest first.
+func (a *accounts) listOwnPasskeys(w http.ResponseWriter, r *http.Request) error {
+	const query = `
+		SELECT ` + passkeyColumns + `
+		FROM passkeys
+		WHERE user_id = $1
+		ORDER BY created_at, id`
+	list, err := collect[passkey](r.Context(), a.core.db, "list passkeys", query, principalOf(r).user.ID)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, map[string]any{"items": list, "next_cursor": nil})
+}
+
 // device returns the client's User-Agent, reduced to printable ASCII and at most 200 characters.
 func device(r *http.Request) string {
 	printable := func(c rune) rune {

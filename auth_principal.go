@@ -281,7 +281,7 @@ type cachedUser struct {
 
 // isSuspended reports whether the user lacks a second factor that one of the roles requires. No
 // role gives a suspended user any permission.
-func (u *cachedUser) isSuspended() bool { return u.secondFactorRequired && !u.user.TOTP }
+func (u *cachedUser) isSuspended() bool { return u.secondFactorRequired && !u.user.HasSecondFactor() }
 
 // userCache remembers users that were read before. A cached user is valid only while the database
 // has the same versions; each request compares them.

@@ -112,7 +112,7 @@ func createSession(
 		by.id = &u.ID
 		by.name = u.Username
 		by.credential = "session:" + uuidText(sess.SessionID)
-		if err := audit(ctx, tx, by, "session.login", "user:"+u.Username, nil, nil); err != nil {
+		if err := audit(ctx, tx, by, "session.login", "user:"+u.Username, nil, found.usedPasskey); err != nil {
 			return err
 		}
 		named := pgx.NamedArgs{"user": u.ID, "most": maxSessions}

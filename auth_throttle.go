@@ -328,10 +328,12 @@ func resetThrottles(ctx context.Context, q querier, ring *keyring, u user) error
 var (
 	errWrongCredentials = unauthorized(codeInvalidCredentials, "The user name or the password is wrong.")
 	errOTPRequired      = unauthorized(codeOTPRequired,
-		"Send otp too: the code of your authenticator app, or a recovery code.")
+		"Send otp too: the code of your authenticator app, a recovery code, or the answer of a passkey.")
 	errLoginCodeWrong = unauthorized(codeOTPInvalid, "The code is wrong, or was used before. Wait for the next one.")
-	errOwnCodeWrong   = forbidden(codeOTPInvalid, errLoginCodeWrong.detail)
-	errSignInAgain    = unauthorized(codeSignInAgain,
+	errPasskeyWrong   = unauthorized(codePasskeyInvalid,
+		"The passkey was not accepted. Try again, or sign in with your password.")
+	errOwnCodeWrong = forbidden(codeOTPInvalid, errLoginCodeWrong.detail)
+	errSignInAgain  = unauthorized(codeSignInAgain,
 		"The code came too late, or your account was changed. Sign in again with your password.")
 )
 
@@ -339,7 +341,7 @@ var (
 // password. The result of work decides what becomes of the count:
 //
 //   - Success: the counts restart.
-//   - A wrong password or code: the attempt stays counted.
+//   - A wrong password, code or passkey: the attempt stays counted.
 //   - Any other error, such as a missing code or a fault of the server: the attempt is taken back.
 //   - Neither success nor error: the attempt stays counted. A registration ends so, and so does the
 //     right password of a user who is not active.
@@ -374,7 +376,7 @@ func (a *accounts) throttledHash(ctx context.Context, counted attempt, work func
 	isSuccess, err := work()
 	leaveHasher() // another request can hash while this attempt is refunded
 
-	isWrongGuess := err == errWrongCredentials || err == errLoginCodeWrong
+	isWrongGuess := err == errWrongCredentials || err == errLoginCodeWrong || err == errPasskeyWrong
 	isUndecided := err != nil && !isWrongGuess
 	if isSuccess {
 		a.noteSuccess(ctx, counted)

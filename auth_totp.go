@@ -131,14 +131,15 @@ func normalizeCode(otp string) string {
 	return strings.ToUpper(strings.NewReplacer(" ", "", "-", "").Replace(otp))
 }
 
-// checkSecondFactor checks the code of an attempt whose password is right. A refusal is
-// errOTPRequired or errLoginCodeWrong. A user who is not active cannot sign in, and needs no code
-// to learn that.
+// checkSecondFactor checks the second factor of an attempt whose password is right: otp is a code
+// of the app, a recovery code, or the answer of a passkey, which is JSON. It notes the passkey in
+// found. A refusal is errOTPRequired or errLoginCodeWrong. A user who is not active cannot sign in,
+// and needs no code to learn that.
 //
 // An attempt without a code is no failure, and no success either. If it restarted the counts,
 // somebody who knows the password could guess codes without end.
-func (a *accounts) checkSecondFactor(r *http.Request, u user, otp string) error {
-	if !u.TOTP || u.Status != statusActive {
+func (a *accounts) checkSecondFactor(r *http.Request, found *passwordRecord, otp string) error {
+	if !found.HasSecondFactor() || found.Status != statusActive {
 		return nil
 	}
 	code := normalizeCode(otp)
@@ -148,10 +149,17 @@ func (a *accounts) checkSecondFactor(r *http.Request, u user, otp string) error 
 
 	var isRight bool
 	var err error
-	if len(code) == 6 {
-		isRight, err = a.useTOTP(r.Context(), a.core.db, u.ID, code)
-	} else {
-		isRight, err = useRecoveryCode(r.Context(), a.core.db, actorOf(r), u, code)
+	switch {
+	case strings.HasPrefix(otp, "{"):
+		// The password is the other factor, so the passkey need not verify its user.
+		found.usedPasskey, err = a.usePasskey(r.Context(), found.ID, readAnswer(otp), userPresent)
+		isRight = found.usedPasskey != nil
+	case !found.TOTP:
+		isRight = false // a secret that waits for its confirmation is no second factor
+	case len(code) == 6:
+		isRight, err = a.useTOTP(r.Context(), a.core.db, found.ID, code)
+	default:
+		isRight, err = useRecoveryCode(r.Context(), a.core.db, actorOf(r), found.user, code)
 	}
 	if err == nil && !isRight {
 		err = errLoginCodeWrong
@@ -159,18 +167,14 @@ func (a *accounts) checkSecondFactor(r *http.Request, u user, otp string) error 
 	return err
 }
 
-// totpRequest is the body of POST /api/v1/auth/totp.
-type totpRequest struct {
-	CurrentPassword string `json:"current_password"`
-}
-
-// createTOTP answers POST /api/v1/auth/totp: it checks the caller's password and stores a new
-// secret, which replaces one that was not confirmed. The answer has the secret in base32 and its
-// otpauth URI for qrSVG. enableTOTP accepts the secret within 15 minutes.
+// createTOTP answers POST /api/v1/auth/totp: it checks the caller's password, and the passkey of a
+// caller who has one. It stores a new secret, which replaces one that was not confirmed. The answer
+// has the secret in base32 and its otpauth URI for qrSVG. enableTOTP accepts the secret within 15
+// minutes.
 //
 // The account name in the URI includes the host, if it fits. An app replaces an account of the same
 // name, so without the host an account on another service could be lost.
-func (a *accounts) createTOTP(w http.ResponseWriter, r *http.Request, in totpRequest) error {
+func (a *accounts) createTOTP(w http.ResponseWriter, r *http.Request, in confirmation) error {
 	const query = `
 		INSERT INTO totp_secrets AS t (user_id, kid, secret, expires_at)
 		VALUES ($1, $2, $3, now() + interval '15 minutes')
@@ -185,8 +189,7 @@ func (a *accounts) createTOTP(w http.ResponseWriter, r *http.Request, in totpReq
 	if u.TOTP {
 		return errTOTPEnabled
 	}
-	password := confirmation{CurrentPassword: in.CurrentPassword}
-	if _, err := a.confirmPassword(r, password); err != nil {
+	if _, err := a.confirmPassword(r, in); err != nil {
 		return err
 	}
 
@@ -218,8 +221,8 @@ func (a *accounts) createTOTP(w http.ResponseWriter, r *http.Request, in totpReq
 	return writeCreated(w, answer, "", err)
 }
 
-// errTOTPEnabled is the 409 for a user who has a second factor already.
-var errTOTPEnabled = conflict(codeTOTPEnabled, "Remove your second factor first.")
+// errTOTPEnabled is the 409 for a user who has an authenticator app already.
+var errTOTPEnabled = conflict(codeTOTPEnabled, "Remove your authenticator app first.")
 
 // totpConfirmRequest is the body of POST /api/v1/auth/totp/confirm.
 type totpConfirmRequest struct {

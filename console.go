@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"crypto/rand"
 	"embed"
 	"encoding/json"
@@ -293,6 +294,20 @@ func (c *console) writeErrorPage(w *responseWriter, r *http.Request, p *page, wr
 	}
 }
 
+// recognizeWithoutRoute is recognize for a request that matches no route, and so has no slot and no
+// time limit yet. The statement runs even if the client leaves: to cancel it would close its
+// connection to the database.
+func (c *console) recognizeWithoutRoute(r *http.Request) {
+	detached := r.WithContext(context.WithoutCancel(r.Context()))
+
+	// With an error, the error page does not show who the reader is.
+	withPoolSlot(detached, quick, func(ctx context.Context) error {
+		api := &apiReader{console: c, r: r.WithContext(ctx)}
+		api.recognize()
+		return api.err
+	})
+}
+
 // newRefusal returns a problem as a page shows it. Its detail names the first field that is wrong.
 func newRefusal(wrong *problem, requestID string) *refusal {
 	shown := &refusal{
@@ -333,7 +348,7 @@ func refusalTexts() map[problemCode]string {
 		codeBodyUnreadable:   "The form did not arrive whole. Send it again.",
 		codeInvalidCursor:    "This part of the list is not there any more. Open the list again.",
 		codeNotAddressed:     "There is no such announcement for you.",
-		codeOTPRequired:      "Type the code that your app shows, or a recovery code.",
+		codeOTPRequired:      "Type the code that your app shows, or a recovery code, or use your passkey.",
 		codePermissionInUse:  "Roles or API tokens hold this permission. Take it from the roles, and end the tokens.",
 		codeRoleBuiltIn: "The roles admin and member cannot be deleted. For admin you can only set whether its " +
 			"holders need a second factor.",
@@ -733,6 +748,16 @@ func (p *page) Field(action, name, label, kind, value, hint string) field {
 		f.Value = p.Form.Get(name)
 	}
 	return f
+}
+
+// Factor returns the input of a form for the reader's second factor. The script adds a button that
+// fills it in with a passkey.
+func (p *page) Factor(action string) field {
+	label := "Code from your app, or a recovery code"
+	if !p.User.TOTP {
+		label = "Answer of your passkey"
+	}
+	return p.Field(action, "otp", label, "code!", "", "")
 }
 
 // Choice returns a field with options, "value=label" or just "value", of which one is chosen.

@@ -93,6 +93,8 @@ func (c *console) accountPage(api *apiReader) any {
 	expires := c.core.now().Add(defaultTokenTTL)
 
 	return map[string]any{
+		"Passkeys": get[listOf[passkey]](api, "/api/v1/auth/passkeys", "").Items,
+		"Offered":  c.core.cfg.baseURL != "", // passkeys are
 		"Sessions": getAll[sessionView](api, "/api/v1/auth/sessions"),
 		"Tokens":   getAll[apiToken](api, "/api/v1/auth/tokens"),
 		"Holds":    principalOf(api.r).permissions,
@@ -116,6 +118,7 @@ func (c *console) loginPage(api *apiReader) any {
 
 	return map[string]any{
 		"Next":         safeNext(api.r.URL.Query().Get("next"), c.core.cfg.baseURL),
+		"Passkeys":     c.core.cfg.baseURL != "",
 		"IsNew":        isNew,
 		"Registration": c.core.cfg.registration != registrationClosed,
 		"Approval":     c.core.cfg.registration == registrationApproval,

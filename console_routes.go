@@ -153,9 +153,17 @@ const formTable = `
 /account/tokens/{id}/end  DELETE /auth/tokens/{id}
 	/account  /account?done=ended
 
+/account/passkeys  POST /auth/passkeys
+	/account  /account?done=saved
+	name passkey current_password* otp
+
+/account/passkeys/{id}/end  DELETE /auth/passkeys/{id}
+	/account  /account?done=ended
+	current_password* otp
+
 /account/totp  POST /auth/totp
 	/account/totp  -
-	current_password*
+	current_password* otp
 
 /account/totp/confirm  POST /auth/totp/confirm
 	/account/totp  -

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"net/http"
 	"strings"
 )
@@ -30,22 +29,9 @@ func (api *apiReader) recognize() {
 	c.principal = p
 }
 
-// recognizeWithoutRoute is recognize for a request that matches no route, and so has no slot and no
-// time limit yet. The statement runs even if the client leaves: to cancel it would close its
-// connection to the database.
-func (c *console) recognizeWithoutRoute(r *http.Request) {
-	detached := r.WithContext(context.WithoutCancel(r.Context()))
-
-	// With an error, the error page does not show who the reader is.
-	withPoolSlot(detached, quick, func(ctx context.Context) error {
-		api := &apiReader{console: c, r: r.WithContext(ctx)}
-		api.recognize()
-		return api.err
-	})
-}
-
-// loginForm answers POST /login, as the API's login does. If the user has a second factor, the next
-// page asks for the code. The form of that page holds a passwordProof, and no password.
+// loginForm answers POST /login, as the API's login does. A passkey signs in alone. After a
+// password, if the user has a second factor, the next page asks for it. The form of that page holds
+// a passwordProof, and no password.
 //
 // refuse shows the form again, with the error. afterSignIn sends the browser to the page that it
 // asked for.
@@ -57,14 +43,16 @@ func (c *console) loginForm(w http.ResponseWriter, r *http.Request) error {
 	callerOf(r).inBrowser = true
 	login := pageAt(c, "/login")
 
-	// The first step checks the password. The second step has a proof of the first, and a code.
+	// The first step checks the password. The second step has a proof of the first, and a code. A
+	// passkey that signs in alone comes without a password.
 	username := strings.TrimSpace(f.Get("username"))
 	password := f.Get("password")
-	otp := ""
+	otp := f.Get("otp")
 	proof := optional(f, "proof")
 	if proof != nil {
 		password = ""
-		otp = f.Get("otp")
+	} else if password != "" {
+		otp = ""
 	}
 
 	found, err := c.accounts.checkCredentials(r, username, password, proof, otp)

@@ -50,12 +50,17 @@ func (m *matrix) pageTarget(rt route) (path string, body any) {
 		inner = totpPath
 	}
 
+	if rt.path == "/account/passkeys/{id}/end" {
+		method = "DELETE"
+	}
+
 	path, body = m.target(route{method: method, path: inner})
 	if method == "DELETE" {
 		path += "/end"
 	}
 
-	if strings.HasPrefix(rt.path, "/account/totp") && rt.method == "POST" {
+	ofFactor := strings.HasPrefix(rt.path, "/account/totp") || strings.HasPrefix(rt.path, "/account/passkeys")
+	if ofFactor && rt.method == "POST" {
 		values := url.Values{}
 		for name, value := range body.(map[string]string) {
 			values.Set(name, value)
@@ -477,12 +482,14 @@ func TestInjection(t *testing.T) {
 	ts.addToken("root", "token", datasetRead)
 	id := root.must(200, "GET", mePath, nil).text("id")
 	b := ts.browse("root")
+	ts.exec(`INSERT INTO passkeys (user_id, name, credential_id, public_key, sign_count, last_challenge) SELECT id, 'phone', 'x', '', 0, 0 FROM users WHERE username = 'root'`)
 	pages := strings.Fields(`/ /login /register /set-password /inbox /account /account/totp /messages /messages/new /messages/1 /users /users/` + id + ` /roles /datasets /datasets/1
 		/datasets/1?point=7.1,45.9 /datasets/1/files /files /datasets/1/analyses/1 /datasets/1/report`)
 
 	forms := map[string]string{
 		"/login":                  "username=@&password=@&next=@",
 		"/login?":                 "username=@&proof=@&otp=@&next=@",
+		"/account/passkeys":       "name=@&passkey=@&current_password=@&otp=@",
 		"/set-password":           "token=@&new_password=@",
 		"/messages/new/preview":   "title=@&body=@&severity=@&publish_at=@&expires_at=@&roles=@",
 		"/messages/1":             "tag=@&title=@&body=@",
@@ -588,6 +595,7 @@ func plant(ts *testServer, text string) {
 		`UPDATE datasets SET name = $1, path = $1, description = $1`,
 		`UPDATE system_messages SET title = $1, body = $1, author = $1`,
 		`UPDATE api_tokens SET name = $1, permissions = ARRAY[$1]`,
+		`UPDATE passkeys SET name = $1`,
 		`UPDATE sessions SET device = $1, address = $1`,
 		`UPDATE accepted_findings SET path = $1, note = $1, accepted_by = $1`,
 		`UPDATE elevation_dataset_file_meta SET path = $1::text || id::text, reason = $1, warnings = ARRAY[$1]`,

@@ -561,6 +561,7 @@ func (c client) send(method, path string, body io.Reader, headers ...string) (a 
 		name, value, _ := strings.Cut(header, ": ")
 		r.Header.Set(name, value)
 	}
+	r.Host = r.Header.Get("Host") // the one of the address, unless a header names another
 	response, err := http.DefaultTransport.RoundTrip(r)
 	if err != nil {
 		return a, err

@@ -66,6 +66,8 @@ const (
 	codeRegistrationClosed problemCode = "registration_closed"
 	// The token for a new password is unknown, used or expired.
 	codePasswordTokenInvalid problemCode = "password_token_invalid"
+	// The passkey is unknown or has ended, or its answer is wrong, too late or for another site.
+	codePasskeyInvalid problemCode = "passkey_invalid"
 	// The request has no refresh cookie.
 	codeRefreshTokenMissing problemCode = "refresh_token_missing"
 	// The refresh cookie is not one that Cairn made.
@@ -136,10 +138,14 @@ const (
 	codeTooManyPermissions problemCode = "too_many_permissions"
 	// The user has a hundred API tokens already.
 	codeTooManyTokens problemCode = "too_many_tokens"
-	// The user has a second factor already.
+	// The user has an authenticator app already.
 	codeTOTPEnabled problemCode = "totp_enabled"
 	// No secret of a second factor waits for confirmation, or it has expired.
 	codeTOTPNotBegun problemCode = "totp_not_begun"
+	// The passkey is registered already.
+	codePasskeyTaken problemCode = "passkey_taken"
+	// The user has ten passkeys already.
+	codeTooManyPasskeys problemCode = "too_many_passkeys"
 )
 
 // The codes of announcements, datasets and analyses.

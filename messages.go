@@ -118,7 +118,7 @@ const messageSight = `
 			FROM roles r
 			WHERE r.id = ANY (u.role_ids) AND r.name = '` + adminRole + `'
 		) AS sight
-		WHERE u.totp OR NOT EXISTS ( -- else the user is suspended
+		WHERE u.totp OR u.passkey OR NOT EXISTS ( -- else the user is suspended
 			SELECT FROM roles r WHERE r.id = ANY (u.role_ids) AND r.requires_second_factor
 		)
 	) s ON true`

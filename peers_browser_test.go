@@ -525,3 +525,156 @@ func TestPeerBrowserOrigins(t *testing.T) {
 	c.press("Send it") // the form that was kept
 	c.sees("Saved.")
 }
+
+// addAuthenticator gives the browser an authenticator that verifies its user and keeps passkeys, and returns its id.
+func (c *chromium) addAuthenticator() string {
+	c.t.Helper()
+	c.devtools("WebAuthn.enable", map[string]any{})
+	added := c.devtools("WebAuthn.addVirtualAuthenticator", map[string]any{"options": map[string]any{
+		"protocol":                    "ctap2",
+		"transport":                   "internal",
+		"hasResidentKey":              true,
+		"hasUserVerification":         true,
+		"isUserVerified":              true,
+		"automaticPresenceSimulation": true,
+	}})
+	return added["authenticatorId"].(string)
+}
+
+// credentials returns the passkeys of an authenticator.
+func (c *chromium) credentials(authenticator string) []any {
+	c.t.Helper()
+	return c.devtools("WebAuthn.getCredentials", map[string]any{"authenticatorId": authenticator})["credentials"].([]any)
+}
+
+// TestPeerPasskeys: Chromium adds a passkey on the account's page, signs in with it, gives it in place of a code, confirms
+// changes with it, and ends it. The service refuses a copy of the key that has signed less, another user's key and a page of
+// another origin.
+func TestPeerPasskeys(t *testing.T) {
+	ts := startServer(t, nil)
+	site := strings.Replace(ts.url, "127.0.0.1", "localhost", 1) // passkeys are bound to a name
+	ts.core.cfg.baseURL = site
+	ts.addUser("ada", datasetRead)
+	ts.addUser("bob", datasetRead)
+	c := startChromium(t, site, true)
+	authenticator := c.addAuthenticator()
+	passkeys := func() int { return ts.queryInt(`SELECT count(*) FROM passkeys`) }
+
+	// Add one.
+	c.open("/account")
+	c.signIn("ada", testPassword)
+	c.find("//h1[.='Your account']")
+	c.click("//form[@action='/account/passkeys']//button") // the form is not complete
+	check(t, "passkeys after an empty form", passkeys(), 0)
+	form := "//form[@action='/account/passkeys']//input[@name='%s']"
+	typeInto := func(xpath, text string) { c.call("POST", c.find(xpath)+"/value", map[string]any{"text": text}) }
+	typeInto(fmt.Sprintf(form, "name"), "laptop")
+	typeInto(fmt.Sprintf(form, "current_password"), testPassword)
+	c.press("Add a passkey")
+	c.sees("Saved.")
+	c.find("//summary[.='End laptop']")
+	check(t, "passkeys", passkeys(), 1)
+	c.press("Sign out")
+	c.sees("You have signed out")
+
+	// Sign in with it alone, on the way to another page.
+	c.open("/login?next=/datasets")
+	c.press("Sign in with a passkey")
+	c.find("//h1[.='Datasets']")
+	check(t, "logins by passkey", ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'session.login' AND after ->> 'name' = 'laptop'`), 1)
+
+	// Confirm a change with it.
+	c.open("/account")
+	c.fill("email", "ada@example.org")
+	typeInto("//form[@action='/account/email']//input[@name='current_password']", testPassword)
+	c.click("//form[@action='/account/email']//button[.='Use a passkey']")
+	c.click("//form[@action='/account/email'][.//button[.='Passkey used']]//button[.='Save the address']")
+	c.sees("Saved.")
+	c.press("Sign out")
+
+	// Give it in place of a code.
+	c.open("/login")
+	c.signIn("ada", testPassword)
+	c.press("Use a passkey")
+	c.find("//a[.='ada']")
+	c.press("Sign out")
+	c.sees("You have signed out")
+
+	// A copy of the key has signed less often than the service has seen.
+	copied := c.credentials(authenticator)[0].(map[string]any)
+	copied["signCount"] = 1
+	c.devtools("WebAuthn.removeCredential", map[string]any{"authenticatorId": authenticator, "credentialId": copied["credentialId"]})
+	c.devtools("WebAuthn.addCredential", map[string]any{"authenticatorId": authenticator, "credential": copied})
+	c.open("/login")
+	c.press("Sign in with a passkey")
+	c.sees("The passkey was not accepted")
+	copied["signCount"] = 1000
+	c.devtools("WebAuthn.removeCredential", map[string]any{"authenticatorId": authenticator, "credentialId": copied["credentialId"]})
+	c.devtools("WebAuthn.addCredential", map[string]any{"authenticatorId": authenticator, "credential": copied})
+
+	// A user who is not verified cannot sign in with the passkey alone.
+	verified := func(is bool) {
+		c.devtools("WebAuthn.setUserVerified", map[string]any{"authenticatorId": authenticator, "isUserVerified": is})
+	}
+	verified(false)
+	c.open("/login")
+	c.press("Sign in with a passkey")
+	c.find("//p[@role='alert']")
+	verified(true)
+
+	// Another user's passkey is no second factor.
+	ts.exec(`UPDATE users SET passkey = true WHERE username = 'bob'`)
+	c.open("/login")
+	c.signIn("bob", testPassword)
+	c.press("Use a passkey")
+	c.sees("The code is wrong")
+
+	// A service at another address refuses the answer. This one takes it once.
+	c.open("/login")
+	answer := c.passkeyAnswer("askPasskey({ isAlone: true })")
+	ts.core.cfg.baseURL = strings.Replace(site, "localhost", "127.0.0.1", 1)
+	checkAnswer(t, "the answer to another origin", ts.client().loginPasskey(answer), 401, "passkey_invalid")
+	ts.core.cfg.baseURL = site
+	local := client{t: t, url: site}
+	checkAnswer(t, "the answer", local.loginPasskey(answer), 200, "")
+	checkAnswer(t, "the same answer again", local.loginPasskey(answer), 401, "passkey_invalid")
+
+	// End it.
+	c.open("/login?next=/account")
+	c.press("Sign in with a passkey")
+	c.find("//h1[.='Your account']")
+	c.click("//summary[.='End laptop']")
+	end := "//form[contains(@action, '/end') and contains(@action, '/account/passkeys/')]"
+	typeInto(end+"//input[@name='current_password']", testPassword)
+	c.click(end + "//button[.='Use a passkey']")
+	c.click(end + "[.//button[.='Passkey used']]//button[.='End the passkey']")
+	c.sees("Ended.")
+	check(t, "passkeys", passkeys(), 0)
+	c.press("Sign out")
+	c.open("/login")
+	c.press("Sign in with a passkey")
+	c.sees("The passkey was not accepted")
+}
+
+// passkeyAnswer returns the result of an expression of the page's script.
+func (c *chromium) passkeyAnswer(expression string) string {
+	c.t.Helper()
+	text, _ := c.run(expression + `.then(arguments[arguments.length - 1])`).(string)
+	return text
+}
+
+// TestPeerPasskeysWithoutScript: without JavaScript, and without CAIRN_BASE_URL, no passkey is offered, and the pages work.
+func TestPeerPasskeysWithoutScript(t *testing.T) {
+	ts := startServer(t, nil)
+	ts.addUser("ada", datasetRead)
+	c := startChromium(t, ts.url, false)
+	c.open("/login")
+	check(t, "offered without the setting", strings.Contains(c.call("GET", "/source", nil).(string), "passkey"), false)
+	ts.core.cfg.baseURL = ts.url
+	c.open("/login")
+	shown := c.call("GET", c.find("//button[@data-passkey]")+"/displayed", nil)
+	check(t, "the button is shown", shown, any(false))
+	c.signIn("ada", testPassword)
+	c.open("/account")
+	c.sees("Passkeys need JavaScript.")
+}

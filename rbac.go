@@ -220,7 +220,7 @@ func endOldCredentials(ctx context.Context, tx pgx.Tx, by actor, holders string,
 		JOIN users u ON u.id = h.user_id
 		WHERE (
 				-- The user is suspended, and so holds nothing now.
-				NOT u.totp
+				NOT (u.totp OR u.passkey)
 				AND EXISTS (
 					SELECT FROM user_roles ur JOIN roles r ON r.id = ur.role_id
 					WHERE ur.user_id = u.id AND r.requires_second_factor

@@ -371,3 +371,37 @@ DROP TABLE audit_breaks;
 -- migration 11: version 1.0.0, tenth step
 
 -- This migration changes no table of accounts.
+
+-- migration 12: version 1.0.0, eleventh step
+
+-- Passkeys. credential_id is the authenticator's name of the key. public_key is a SubjectPublicKeyInfo
+-- in DER. sign_count is the counter of the authenticator, or 0 if it does not count. An answer is accepted
+-- only to a later challenge than last_challenge, the time of the last one in Unix nanoseconds.
+CREATE TABLE passkeys (
+  id             uuid        PRIMARY KEY DEFAULT gen_random_uuid(),
+  user_id        uuid        NOT NULL REFERENCES users ON DELETE CASCADE,
+  name           text        COLLATE "C" NOT NULL,
+  credential_id  bytea       NOT NULL,
+  public_key     bytea       NOT NULL,
+  sign_count     bigint      NOT NULL,
+  last_challenge bigint      NOT NULL,
+  created_at     timestamptz NOT NULL DEFAULT now(),
+  last_used_at   timestamptz,
+  CONSTRAINT passkeys_credential_id_key UNIQUE (credential_id)
+);
+CREATE INDEX passkeys_user_id_idx ON passkeys (user_id);
+
+-- users.passkey: the user has one. It counts as a second factor, as an authenticator app does. A login
+-- under way fails when a passkey is added or ends.
+ALTER TABLE users ADD COLUMN passkey boolean NOT NULL DEFAULT false;
+CREATE FUNCTION note_passkeys() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  UPDATE users
+    SET passkey = EXISTS (SELECT FROM passkeys p WHERE p.user_id = users.id),
+      credential_version = credential_version + 1,
+      updated_at = now()
+    WHERE id = coalesce(NEW.user_id, OLD.user_id); -- at an INSERT, OLD is null; at a DELETE, NEW is null
+  RETURN NULL;
+END $$;
+CREATE TRIGGER passkeys_note AFTER INSERT OR DELETE ON passkeys
+  FOR EACH ROW EXECUTE FUNCTION note_passkeys();

@@ -483,3 +483,7 @@ ALTER TABLE analyses ADD COLUMN heights boolean NOT NULL DEFAULT false;
 -- What all heights of a file have in common, in JSON: a fileHeights; null: not known. It goes with the
 -- row if the file changes.
 ALTER TABLE elevation_dataset_file_meta ADD COLUMN heights jsonb;
+
+-- migration 12: version 1.0.0, eleventh step
+
+-- This migration changes no table of the catalogue.

@@ -103,6 +103,15 @@ func authRoutes(a *accounts) []route {
 		changes("DELETE /api/v1/auth/totp", ownSession,
 			withBody(a.deleteOwnTOTP), hashing, small),
 
+		reads("/api/v1/auth/passkeys/challenge", public,
+			a.getChallenge, light),
+		reads("/api/v1/auth/passkeys", ownSession,
+			a.listOwnPasskeys, quick),
+		changes("POST /api/v1/auth/passkeys", ownSession,
+			withBody(a.createOwnPasskey), hashing, small),
+		changes("DELETE /api/v1/auth/passkeys/{id}", ownSession,
+			withBody(a.endOwnPasskey), hashing, small),
+
 		reads("/api/v1/auth/sessions", ownSession,
 			a.listOwnSessions, quick,
 			paged),

@@ -135,6 +135,7 @@ type matrixTarget struct {
 func newMatrix(t *testing.T) *matrix {
 	t.Helper()
 	ts := startServer(t, nil)
+	ts.core.cfg.baseURL = ts.url // with it there are passkeys
 	m := &matrix{testServer: ts, anonymous: ts.client(), allBut: map[string]client{}, tokens: map[string]client{}, refused: map[string]client{}}
 	m.each = map[string]client{"": ts.signIn("none", "unknown.permission")}
 	for i, permission := range builtInNames() {
@@ -178,6 +179,10 @@ func (m *matrix) target(rt route) (path string, body any) {
 	name := fmt.Sprintf("set%d", m.fresh)
 	m.exec(`UPDATE users SET totp = false`)
 	m.exec(`DELETE FROM totp_secrets`)
+	m.exec(`DELETE FROM passkeys`)
+	if strings.HasPrefix(rt.path, passkeysPath) {
+		return m.passkeyTarget(rt)
+	}
 	var phone *app
 	for _, dir := range []string{name, "more" + name} {
 		os.Mkdir(filepath.Join(m.datasets, dir), 0o755)
@@ -283,6 +288,20 @@ func (m *matrix) target(rt route) (path string, body any) {
 		"POST /api/v1/elevation":                       map[string]any{"points": [][2]float64{{7, 46}}},
 		"POST /api/v1/elevation/v1/{dataset}":          map[string]string{"locations": "46,7"},
 	}[rt.method+" "+rt.path]
+}
+
+// passkeyTarget is target for the routes of passkeys.
+func (m *matrix) passkeyTarget(rt route) (path string, body any) {
+	m.t.Helper()
+	key := m.newAuthenticator()
+	switch rt.method {
+	case "POST":
+		return rt.path, m.reader.newPasskey(key, "")
+	case "DELETE":
+		id := m.reader.addPasskey(key)
+		return passkeysPath + "/" + id, map[string]string{"current_password": testPassword, "otp": key.answer(m.reader, "get")}
+	}
+	return rt.path, nil
 }
 
 // check sends a request to a route as a client, in a subtest that is named after the client. status 200 stands for every

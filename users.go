@@ -269,11 +269,15 @@ func (a *accounts) createPasswordReset(w http.ResponseWriter, r *http.Request) e
 	return writeCreated(w, token.withLink(a.core.cfg), "", err)
 }
 
-// deleteTOTPOfUser answers DELETE /api/v1/users/{id}/totp.
+// deleteTOTPOfUser answers DELETE /api/v1/users/{id}/totp: it removes the user's second factor, and
+// so ends the passkeys too.
 func (a *accounts) deleteTOTPOfUser(w http.ResponseWriter, r *http.Request) error {
 	return writeDone(w, a.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
 		if by.is(target) {
 			return errUseOwnRoute
+		}
+		if err := deletePasskeys(ctx, tx, by, target, ""); err != nil {
+			return err
 		}
 		return deleteTOTP(ctx, tx, by, target)
 	}))

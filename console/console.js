@@ -1,5 +1,6 @@
-// The pages work without this script. It shows and takes times in the reader's zone, keeps the progress of an
-// analysis up to date, lets the map be moved by hand, and takes a password token from a link.
+// The pages work without this script, but for passkeys. It shows and takes times in the reader's zone,
+// keeps the progress of an analysis up to date, lets the map be moved by hand, takes a password token
+// from a link, and asks for passkeys.
 "use strict";
 
 function showTimes(part) {
@@ -198,6 +199,75 @@ function addTickAll() {
   }
 }
 
+// Asks the browser for a passkey, or for a new one, and returns its answer as the server reads it.
+// isAlone: the passkey is the only factor.
+async function askPasskey({ isNew, isAlone, owner }) {
+  const get = async path => (await fetch("/api/v1/auth/passkeys" + path)).json();
+  const bytes = text => new TextEncoder().encode(text);
+  const base64 = buffer => btoa(String.fromCharCode(...new Uint8Array(buffer)));
+  const fromBase64 = text => Uint8Array.from(atob(text), c => c.charCodeAt(0));
+  const challenge = bytes((await get("/challenge")).challenge);
+  let passkey;
+  if (isNew) {
+    // An authenticator would replace the passkey that it has for the same user.
+    const known = (await get("")).items.map(p => ({ type: "public-key", id: fromBase64(p.credential_id) }));
+    passkey = await navigator.credentials.create({ publicKey: {
+      challenge,
+      rp: { name: "Cairn" },
+      user: { id: bytes(owner.user), name: owner.name, displayName: owner.name },
+      pubKeyCredParams: [{ type: "public-key", alg: -7 }], // ES256
+      excludeCredentials: known,
+      authenticatorSelection: { residentKey: "required", requireResidentKey: true, userVerification: "required" },
+    } });
+  } else {
+    const userVerification = isAlone ? "required" : "preferred";
+    passkey = await navigator.credentials.get({ publicKey: { challenge, userVerification } });
+  }
+  const answer = passkey.response;
+  return JSON.stringify({
+    credential_id: base64(passkey.rawId),
+    client_data: base64(answer.clientDataJSON),
+    authenticator_data: base64(isNew ? answer.getAuthenticatorData() : answer.authenticatorData),
+    proof: base64(isNew ? answer.getPublicKey() : answer.signature),
+  });
+}
+
+// Lets a button fill a field of its form with the answer of a passkey. then is called after that.
+function offerPasskey(button, field, isNew, then) {
+  const isAlone = field.type === "hidden";
+  button.hidden = !window.PublicKeyCredential;
+  button.addEventListener("click", async () => {
+    button.parentElement.querySelector("[role=alert]")?.remove();
+    if (isNew && !button.form.reportValidity()) return;
+    try {
+      field.value = await askPasskey({ isNew, isAlone, owner: button.form.dataset });
+      then();
+    } catch (e) {
+      const text = document.createElement("p");
+      text.className = "error";
+      text.setAttribute("role", "alert");
+      text.textContent = e.name === "NotAllowedError" ? "No passkey was used. Try again." : e.message;
+      button.after(text);
+    }
+  });
+}
+
+function usePasskeys() {
+  for (const button of document.querySelectorAll("button[data-passkey]")) {
+    const isNew = button.dataset.passkey === "create";
+    const field = button.form.elements[isNew ? "passkey" : "otp"];
+    offerPasskey(button, field, isNew, () => button.form.requestSubmit());
+  }
+  // Beside the fields for a code, on the pages of somebody who has a passkey.
+  for (const field of document.querySelectorAll("main[data-has-passkey] form:not([action$='/confirm']) input[name=otp]")) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = "Use a passkey";
+    field.after(button);
+    offerPasskey(button, field, false, () => { button.textContent = "Passkey used"; });
+  }
+}
+
 // Shows that a form was sent. The server acts once, however often it is sent.
 addEventListener("submit", e => e.defaultPrevented || e.submitter?.classList.add("busy"));
 addEventListener("pageshow", () => document.querySelectorAll("button.busy").forEach(b => b.classList.remove("busy")));
@@ -206,5 +276,6 @@ showTimes(document);
 takeTimes();
 addTickAll();
 takeToken();
+usePasskeys();
 follow();
 useMap();
