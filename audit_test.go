@@ -29,7 +29,7 @@ import (
 const (
 	maxFileTokens     = 5_000
 	maxTestFileTokens = 8_000
-	maxProgramTokens  = 209_945
+	maxProgramTokens  = 210_335
 	maxAuditorTokens  = 33_500
 )
 

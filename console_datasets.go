@@ -120,6 +120,68 @@ func (d *datasetData) addHeight(api *apiReader) {
 	d.Height = &height
 }
 
+// profile is the heights along a line, and an SVG of them in metres.
+type profile struct {
+	ID      int64  // of the dataset
+	From    string // as somebody has typed it
+	To      string
+	Path    string // "": there is no height
+	ViewBox string
+	Length  float64
+	Lowest  float64
+	Highest float64
+}
+
+// profilePage returns the heights of a dataset along the line between two positions.
+func (c *console) profilePage(api *apiReader) any {
+	query := api.r.URL.Query()
+	p := &profile{
+		ID:   api.dataset().ID,
+		From: query.Get("from"),
+		To:   query.Get("to"),
+	}
+	if p.From == "" || p.To == "" {
+		return p
+	}
+
+	line := url.Values{
+		"line":    {positionText(p.From) + "," + positionText(p.To)},
+		"dataset": {fmt.Sprint(p.ID)},
+		"samples": {"600"},
+	}
+	p.draw(get[listOf[elevation]](api, "/api/v1/elevation", line.Encode()).Items)
+	return p
+}
+
+// draw draws the heights, with a gap where there is none. A height between two gaps becomes a dot:
+// a line to where it begins.
+func (p *profile) draw(points []elevation) {
+	var path strings.Builder
+	p.Lowest = math.Inf(1)
+	p.Highest = math.Inf(-1)
+	isGap := true
+	for _, at := range points {
+		p.Length = *at.DistanceM
+		if at.Height == nil {
+			isGap = true
+			continue
+		}
+
+		height := *at.Height * metresOf(valueOr(at.Unit, ""))
+		p.Lowest = min(p.Lowest, height)
+		p.Highest = max(p.Highest, height)
+		place := fmt.Sprintf("%.1f %.2f", p.Length, -height)
+		if isGap {
+			path.WriteString("M" + place)
+		}
+		path.WriteString("L" + place)
+		isGap = false
+	}
+
+	p.Path = path.String()
+	p.ViewBox = fmt.Sprintf("0 %.2f %.1f %.2f", -p.Highest, max(p.Length, 1), max(p.Highest-p.Lowest, 1))
+}
+
 // filesPage returns the data of a page of the list of a dataset's files or, without a dataset in
 // the path, of all files.
 func (c *console) filesPage(api *apiReader) any {

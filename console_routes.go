@@ -57,6 +57,8 @@ func pageRows(c *console) []pageRow {
 			c.datasetsPage, quick, "q keyword cursor done"},
 		{"/datasets/{id}", datasetRead, "dataset", "",
 			c.datasetPage, slow, "bbox at.x at.y scale point done"},
+		{"/datasets/{id}/profile", datasetRead, "profile", "Heights along a line",
+			c.profilePage, heavy, "from to"},
 		{"/datasets/{id}/files", datasetRead, "files", "",
 			c.filesPage, slow, fileFilters + " sort cursor"},
 		{"/datasets/{id}/files/{file}", datasetRead, "file", "",

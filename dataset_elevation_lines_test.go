@@ -216,3 +216,26 @@ func TestOpenTopoData(t *testing.T) {
 	}
 	reader.must(400, "POST", path+"2", map[string]string{"locations": ""})
 }
+
+// TestProfilePage: a page draws the heights along a line, with a gap where there is none.
+func TestProfilePage(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	pages := strings.TrimPrefix(rampTiles(t, ts, ts.signIn("root", "all")), "/api/v1")
+	browser := ts.browse("root")
+	checkHas(t, "the form", browser.shows(200, "GET", pages, "", "Show the profile"), pages+"/profile")
+	checkLacks(t, "the page without a line", browser.shows(200, "GET", pages+"/profile", ""), "<svg class")
+
+	// Eastwards along the equator of the ramp it rises from 60 to 160 m; the line begins in a void.
+	page := browser.shows(200, "GET", pages+"/profile?from=47+N,+1.5+E&to=11.5,47", "", "62.0 to 162", " m, along 7")
+	checkHas(t, "path", page, `<path d="M0.0 -62.00L0.0 -62.00L12`)
+	page = browser.shows(200, "GET", pages+"/profile?from=0.5,59.5&to=10.5,59.5", "")
+	check(t, "pieces that begin in the void", strings.Count(page, "M0.0 "), 0)
+	checkHas(t, "the piece behind the void", page, `<path d="M`)
+
+	browser.shows(200, "GET", pages+"/profile?from=100,0&to=101,0", "", "There is no height along this line.")
+	browser.shows(422, "GET", pages+"/profile?from=here&to=there", "", "longitudes and latitudes")
+	ts.signIn("looker", datasetRead)
+	checkLacks(t, "page without dataset.download", ts.browse("looker").shows(200, "GET", pages, ""), "Show the profile")
+	ts.browse("looker").shows(403, "GET", pages+"/profile?from=1.5,47&to=11.5,47", "", "dataset.download")
+}
