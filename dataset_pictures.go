@@ -8,6 +8,7 @@ import (
 	"image/png"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -231,6 +232,11 @@ func (c *catalogue) getTile(w http.ResponseWriter, r *http.Request) error {
 	for _, file := range files {
 		if err := shareCore(r.Context(), c.core.db); err != nil {
 			return err
+		}
+
+		hasVoid := slices.ContainsFunc(p.heights, math.IsNaN)
+		if !hasVoid {
+			break
 		}
 		if isKnown := t.setPlaces(p, file); !isKnown {
 			continue // only a file of a former version of the registry
