@@ -287,7 +287,7 @@ func deletePasskeys(ctx context.Context, tx pgx.Tx, by actor, target user, id st
 			` + actorValues + `,
 			'passkey.end',
 			@target,
-			to_jsonb(ended), -- before
+			to_jsonb(ended) || jsonb_build_object('credential_id', encode(credential_id, 'base64')), -- before
 			NULL -- after
 		FROM ended
 		ORDER BY created_at, id`

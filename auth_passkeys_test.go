@@ -169,6 +169,7 @@ func TestPasskey(t *testing.T) {
 	checkAnswer(t, "an ended key", ts.client().loginPasskey(key.answer(ada, "get")), 401, "passkey_invalid")
 	checkAnswer(t, "an ended key as second factor", ts.client().loginOTP("ada", testPassword, key.answer(ada, "get"), "198.51.100.1"), 401, "otp_invalid")
 	check(t, "passkey of the user", ada.must(200, "GET", mePath, nil).json["passkey"], any(true))
+	check(t, "rows of the first key", ts.queryInt(`SELECT count(*) FROM audit_log WHERE coalesce(before, after) ->> 'credential_id' = $1 AND action LIKE 'passkey.%'`, key.credentialID()), 2)
 	for action, want := range map[string]int{"passkey.add": 2, "passkey.end": 1} {
 		check(t, action, ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = $1 AND target = 'user:ada'`, action), want)
 	}
@@ -348,6 +349,12 @@ func TestPasskeyAsSecondFactor(t *testing.T) {
 	ada.must(200, "GET", "/api/v1/datasets", nil)
 	signedIn := ts.client().as(ts.client().loginPasskey(key.answer(ada, "get")).text("access_token"))
 	signedIn.must(200, "GET", "/api/v1/datasets", nil)
+
+	// A change of the requirement ends no session of a user who fulfils it.
+	for _, is := range []bool{false, true} {
+		root.must(200, "PATCH", "/api/v1/roles/2", map[string]bool{"requires_second_factor": is})
+		ada.must(200, "GET", "/api/v1/datasets", nil)
+	}
 
 	// Reading announcements about datasets needs what reading datasets needs.
 	ts.exec(`INSERT INTO datasets (name, path) VALUES ('tiles', 'tiles')`)
