@@ -143,7 +143,7 @@ func findCommand(args []string) (c command, rest []string, err error) {
 	if len(args) == 0 {
 		args = []string{"help"}
 	}
-	if args[0] == "--version" {
+	if args[0] == "--version" || args[0] == "-v" {
 		args = append([]string{"version"}, args[1:]...)
 	}
 
@@ -280,7 +280,7 @@ func helpCommand(_ context.Context, o invocation) error {
 	}
 	if topic == "" {
 		fmt.Fprint(o.stdout, "\nExit status: 0 done, 1 failed, 2 wrong usage, 3 a report has findings,\n"+
-			"datasets differ or the audit log has a new break.\n"+
+			"datasets differ or the audit log has a new break, 78: a setting cannot be used.\n"+
 			"Settings are environment variables; docs/settings.md has the table.\n")
 	}
 	return nil

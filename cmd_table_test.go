@@ -284,7 +284,7 @@ func TestHelp(t *testing.T) {
 			t.Errorf("%v: %d commands", args, len(got))
 		}
 	}
-	for _, args := range [][]string{{"version"}, {"--version"}} {
+	for _, args := range [][]string{{"version"}, {"--version"}, {"-v"}} {
 		if said, status := status(nil, "", args...); status != 0 || !strings.HasPrefix(said, "cairn "+version) {
 			t.Errorf("%v: %d %s", args, status, said)
 		}

@@ -372,17 +372,40 @@ func lookup(env []string, name string) string {
 	return ""
 }
 
-// unknownSettings returns the variables that begin with CAIRN_ but name no setting.
+// unknownSettings returns the variables that begin with CAIRN_ but name no setting. To each it adds
+// the setting that begins most alike, if at least three letters are.
 func unknownSettings(env []string) (unknown []string) {
+	known := settings(new(config), nil)
 	for _, pair := range env {
 		name, _, _ := strings.Cut(pair, "=")
 		isNamed := func(s setting) bool { return s.name == name }
-		isSetting := slices.ContainsFunc(settings(new(config), nil), isNamed)
-		if strings.HasPrefix(name, "CAIRN_") && !isSetting {
-			unknown = append(unknown, name)
+		if !strings.HasPrefix(name, "CAIRN_") || slices.ContainsFunc(known, isNamed) {
+			continue
 		}
+
+		for length := len(name); length >= len("CAIRN_abc"); length-- {
+			isAlike := func(s setting) bool { return strings.HasPrefix(s.name, name[:length]) }
+			if i := slices.IndexFunc(known, isAlike); i >= 0 {
+				name += " (did you mean " + known[i].name + "?)"
+				break
+			}
+		}
+		unknown = append(unknown, name)
 	}
 	return unknown
+}
+
+// missingRoots returns an error that names the dataset roots which are set, but are not there or
+// cannot be looked at.
+func missingRoots(c config, env []string) (err error) {
+	if lookup(env, "CAIRN_DATASETS_DIR") == "" {
+		return nil
+	}
+	for _, root := range c.datasetRoots {
+		_, missing := os.Stat(root)
+		err = errors.Join(err, missing)
+	}
+	return err
 }
 
 // keysPath returns the path of the key file.

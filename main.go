@@ -40,6 +40,10 @@ import (
 // errUsage is in the error of a malformed command line. The exit status is 2.
 var errUsage = errors.New("see: cairn help")
 
+// errSettings is in the error of a setting that cannot be used. The exit status is 78, EX_CONFIG of
+// sysexits.h. After it, systemd does not start the service again.
+var errSettings = errors.New("correct it in the settings")
+
 // main runs the program and is the only place that ends the process.
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -70,6 +74,8 @@ func exitStatus(err error) int {
 		errors.Is(err, errDifferent),
 		errors.Is(err, errBreaks):
 		return 3
+	case errors.Is(err, errSettings):
+		return 78
 	}
 	return 1
 }
@@ -160,7 +166,7 @@ func run(
 
 	o.cfg, err = loadConfig(env)
 	if err != nil && c.need > needNothing {
-		return err
+		return fmt.Errorf("%w; %w", err, errSettings)
 	}
 	if c.name != "serve" && lookup(env, "CAIRN_DATASETS_DIR") == "" {
 		o.cfg.adoptRoot()
@@ -182,6 +188,14 @@ func serveCommand(ctx context.Context, o invocation) error {
 	for _, name := range unknownSettings(o.env) {
 		o.log.Warn("unknown setting", "name", name)
 	}
+
+	// A file system that hangs must not keep the service from starting.
+	go func() {
+		if err := missingRoots(o.cfg, o.env); err != nil {
+			o.log.Warn("dataset root is missing", "error", err)
+		}
+	}()
+
 	limitMemory(o.cfg)
 	return serve(ctx, o.cfg, o.log, o.stdout, defaultOptions())
 }
