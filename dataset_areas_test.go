@@ -219,13 +219,10 @@ func geometryTypes() []string {
 	return []string{"Point", "MultiPoint", "LineString", "MultiLineString", "Polygon", "MultiPolygon", "GeometryCollection"}
 }
 
-// TestSearchGeometries compares 2,000 random searches by a box or a geometry of every type, in the database, with a slow
-// model that compares the footprint of each file in whole numbers.
-func TestSearchGeometries(t *testing.T) {
-	t.Parallel()
-	ts := startServer(t, nil)
-	random := rand.New(rand.NewPCG(11, 13))
-	var files []ElevationDatasetFileMeta
+// awkwardTiles returns a dataset of tiles with footprints of many shapes, and random geometries near them.
+func awkwardTiles(t *testing.T, seed uint64) (ts *testServer, dataset int64, files []ElevationDatasetFileMeta, r randomGeometries) {
+	t.Helper()
+	ts = startServer(t, nil)
 	add := func(code int, transform ...float64) {
 		files = append(files, placedFile(t, fmt.Sprintf("%03d.tif", len(files)), code, transform...))
 	}
@@ -240,15 +237,25 @@ func TestSearchGeometries(t *testing.T) {
 	add(4326, 0.01, 0, -180, 0, -0.02, 1)
 	add(32601, 1000, 0, 200_000, 0, -1000, 5_000_000)
 	add(3413, 1000, 0, -50_000, 0, -1000, 20_000)
-	dataset := ts.addFiles("tiles", files)
+	dataset = ts.addFiles("tiles", files)
 
-	r := randomGeometries{random, []position{{8.9, 48}}}
-	models := map[string][]modelShape{}
+	r = randomGeometries{rand.New(rand.NewPCG(seed, 13)), []position{{8.9, 48}}}
 	for _, m := range files {
-		models[m.Path] = footprintModel(m.extent)
 		for _, part := range m.footprint() {
 			r.places = append(r.places, part[0][0], part[0][len(part[0])/2])
 		}
+	}
+	return ts, dataset, files, r
+}
+
+// TestSearchGeometries compares 2,000 random searches by a box or a geometry of every type, in the database, with a slow
+// model that compares the footprint of each file in whole numbers.
+func TestSearchGeometries(t *testing.T) {
+	t.Parallel()
+	ts, dataset, files, r := awkwardTiles(t, 11)
+	models := map[string][]modelShape{}
+	for _, m := range files {
+		models[m.Path] = footprintModel(m.extent)
 	}
 
 	found := map[string]int{}

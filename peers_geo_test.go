@@ -11,10 +11,12 @@ import (
 	"image/png"
 	"math"
 	"math/rand/v2"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -96,6 +98,125 @@ func checkFootprints(t *testing.T, c client, dataset string, least int) {
 	t.Logf("%s: %d of %d footprints are valid", layer, valid, all)
 	if valid != all || all < least {
 		t.Error(sqlite(`SELECT path, crs, ST_IsValidReason(geometry) AS reason FROM "` + layer + `" WHERE NOT ST_IsValid(geometry)`))
+	}
+}
+
+// search is a search by a box or a geometry, and the files that it found.
+type search struct {
+	Box      []float64      `json:"box,omitempty"` // west, south, east, north
+	Geometry map[string]any `json:"geometry,omitempty"`
+	Found    []string       `json:"found"`
+}
+
+// randomSearches makes n random searches by a box or a geometry of each type.
+func randomSearches(t *testing.T, ts *testServer, dataset int64, r randomGeometries, n int) (all []search) {
+	t.Helper()
+	kinds := append(geometryTypes(), "bbox")
+	for i := range n {
+		s := search{Found: []string{}}
+		query := url.Values{}
+		if kind := kinds[i%len(kinds)]; kind == "bbox" {
+			corners := r.chain(2, false)
+			a, b := corners[0], corners[1]
+			s.Box = []float64{a[0], min(a[1], b[1]), b[0], max(a[1], b[1])}
+			query.Set("bbox", strings.Trim(strings.ReplaceAll(fmt.Sprint(s.Box), " ", ","), "[]"))
+		} else {
+			s.Geometry, _ = r.geometry(kind, 0)
+			text, err := json.Marshal(s.Geometry)
+			if err != nil {
+				t.Fatal(err)
+			}
+			query.Set("intersects", string(text))
+		}
+
+		f, err := readItemFilter(query)
+		if err != nil {
+			t.Fatalf("%v: %v", query, err)
+		}
+		f.datasetID = &dataset
+		files, next, err := findFiles(t.Context(), ts.db, f, f.first(), 1000)
+		if err != nil || next != nil {
+			t.Fatal(err, next)
+		}
+		for _, file := range files {
+			s.Found = append(s.Found, file.Path)
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+// geosSearch has GEOS compare each part of a geometry with each footprint, and prints the searches that found other files.
+// Last it prints how many searches have an invalid polygon, and how many pairs of a search and a file meet.
+const geosSearch = `
+import json, sys
+from osgeo import ogr
+ogr.UseExceptions()
+data = json.load(open(sys.argv[1]))
+def parts(g):
+    if g["type"] == "GeometryCollection":
+        return [p for part in g["geometries"] for p in parts(part)]
+    if g["type"].startswith("Multi"):
+        return [{"type": g["type"][5:], "coordinates": c} for c in g["coordinates"]]
+    return [g]
+def box(west, south, east, north):
+    if east == -180 and west > east:
+        east = 180 # the same meridian, so there is no second part
+    if west > east:
+        return box(west, south, 180, north) + box(-180, south, east, north)
+    corners = [[west, south], [east, south], [east, north], [west, north], [west, south]]
+    if west == east and south == north:
+        return [{"type": "Point", "coordinates": corners[0]}]
+    if west == east or south == north:
+        return [{"type": "LineString", "coordinates": [corners[0], corners[2]]}]
+    return [{"type": "Polygon", "coordinates": [corners]}]
+def load(g):
+    points = g["coordinates"]
+    if g["type"] == "LineString" and all(p == points[0] for p in points):
+        g = {"type": "Point", "coordinates": points[0]}
+    return ogr.CreateGeometryFromJson(json.dumps(g))
+tiles = {path: load(g) for path, g in data["footprints"].items()}
+met = invalid = 0
+for s in data["searches"]:
+    asked = [load(p) for p in (box(*s["box"]) if "box" in s else parts(s["geometry"]))]
+    if not all(g.IsValid() for g in asked):
+        invalid += 1 # a ring that touches itself: GEOS has no answer
+        continue
+    want = [path for path, tile in sorted(tiles.items()) if any(tile.Intersects(g) for g in asked)]
+    met += len(want)
+    if want != s["found"]:
+        print(json.dumps({**s, "want": want}))
+print(invalid)
+print(met)
+`
+
+// TestPeerSearchGEOS compares 10,000 random searches by a box and by geometries of every type with GEOS.
+func TestPeerSearchGEOS(t *testing.T) {
+	ts, dataset, files, r := awkwardTiles(t, 17)
+	footprints := map[string]any{}
+	for _, m := range files {
+		footprints[m.Path] = map[string]any{"type": "MultiPolygon", "coordinates": m.footprint()}
+	}
+	data := map[string]any{"footprints": footprints, "searches": randomSearches(t, ts, dataset, r, 10_000)}
+	encoded, err := json.Marshal(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "searches.json")
+	if err := os.WriteFile(file, encoded, 0o644); err != nil {
+		t.Fatal(err)
+	}
+
+	lines := strings.Split(strings.TrimSpace(python(t, geosSearch, file)), "\n")
+	last := len(lines) - 2
+	for _, line := range lines[:last] {
+		t.Errorf("%.2000s", line)
+	}
+	invalid, _ := strconv.Atoi(lines[last])
+	met, _ := strconv.Atoi(lines[last+1])
+	t.Logf("of 10,000 searches, %d found other files than GEOS, and %d are invalid; %d pairs meet", last, invalid, met)
+	if invalid > 1000 || met < 10_000 {
+		t.Errorf("%d searches are invalid, want at most 1,000; %d pairs of a search and a file meet, want 10,000", invalid, met)
 	}
 }
 
