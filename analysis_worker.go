@@ -689,7 +689,7 @@ func (a *analyzer) openDataset(t task, filesExpected bool) (*os.Root, error) {
 		return nil, unavailable("The dataset lies outside the dataset roots of the running service.")
 	}
 
-	root, empty, err := dir.open()
+	root, empty, err := dir.openToList()
 	switch {
 	case errors.Is(err, os.ErrNotExist) && t.emptyIsIntended():
 		return nil, nil

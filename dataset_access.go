@@ -41,19 +41,25 @@ func (c *catalogue) ofDataset(do func(w http.ResponseWriter, r *http.Request, d 
 }
 
 // datasetOf returns the dataset with that id. If there is none, or the caller may not see it, the
-// error is the same 404. It extends the caller's authorize, which ends long answers: that fails
-// once the caller may not see the dataset any more.
+// error is the same 404. Long answers end as endWithDataset says.
 func (c *catalogue) datasetOf(r *http.Request, id int64) (dataset, error) {
+	c.endWithDataset(r, id)
+	return c.findDataset(r.Context(), actorOf(r), id)
+}
+
+// findDataset returns the dataset with that id, or the 404, if the actor may not see it either.
+func (c *catalogue) findDataset(ctx context.Context, by actor, id int64) (dataset, error) {
 	const query = `
 		SELECT ` + datasetColumns + `
 		FROM datasets
 		WHERE ` + isVisible + ` AND id = $2`
 
-	find := func(ctx context.Context) (dataset, error) {
-		missing := notFound("dataset", id)
-		return oneDataset(ctx, c.core.db, missing, "get dataset", query, sightOf(actorOf(r)), id)
-	}
+	return oneDataset(ctx, c.core.db, notFound("dataset", id), "get dataset", query, sightOf(by), id)
+}
 
+// endWithDataset extends the caller's authorize, which ends long answers: that fails once the
+// caller may not see the dataset any more.
+func (c *catalogue) endWithDataset(r *http.Request, id int64) {
 	who := callerOf(r)
 	authorize := who.authorize
 	who.authorize = func(ctx context.Context) error {
@@ -66,11 +72,9 @@ func (c *catalogue) datasetOf(r *http.Request, id int64) (dataset, error) {
 		if err := authorize(ctx); err != nil {
 			return err
 		}
-		_, err := find(ctx)
+		_, err := c.findDataset(ctx, actorOf(r), id)
 		return err
 	}
-
-	return find(r.Context())
 }
 
 // missingPart returns the 404 for a part of the dataset.

@@ -40,41 +40,54 @@ func mediaType(m extent) string {
 // leads out of the dataset. Once the file is open, the database is not asked any more.
 func (c *catalogue) getContent(w http.ResponseWriter, r *http.Request) error {
 	const query = `
-		SELECT` + fileColumns + `
-		FROM elevation_dataset_file_meta
-		WHERE dataset_id = $1 AND path = $2`
+		SELECT d.directory,
+			f.path,
+			f.format,
+			f.cog
+		FROM (
+			SELECT id, path AS directory
+			FROM datasets
+			WHERE ` + isVisible + ` AND id = $2
+		) d
+		LEFT JOIN elevation_dataset_file_meta f ON f.dataset_id = d.id AND f.path = $3`
 
 	path := encodeName(r.PathValue("path"))
 	if strings.ContainsRune(path, 0) {
 		return notFound("file", path)
 	}
 
-	var d dataset
-	var m ElevationDatasetFileMeta
+	// One statement finds both, because clients ask for many small ranges.
+	d := dataset{ID: pathID(r, "id")}
+	c.endWithDataset(r, d.ID)
+	type row struct {
+		Directory string
+		Path      *string // nil: there is no such file
+		Format    *string
+		COG       *bool
+	}
+	var found row
 	err := withPoolSlot(r, quick, func(ctx context.Context) (err error) {
-		d, err = c.pathDataset(r.WithContext(ctx))
-		if err != nil {
-			return err
-		}
-
-		m, err = collectOne[ElevationDatasetFileMeta](
-			ctx, c.core.db, d.missingPart("file", r.PathValue("path")), "get file",
-			query, d.ID, path,
+		found, err = collectOne[row](
+			ctx, c.core.db, notFound("dataset", d.ID), "get file",
+			query, sightOf(actorOf(r)), d.ID, path,
 		)
 		return err
 	})
 	if err != nil {
 		return err
 	}
+	if found.Path == nil {
+		return d.missingPart("file", r.PathValue("path"))
+	}
 
-	f, err := c.openContent(r.Context(), d.Path, path)
+	f, err := c.openContent(r.Context(), found.Directory, path)
 	if err != nil {
 		return err
 	}
 	defer f.closeLater()
 
 	h := w.Header()
-	h.Set("Content-Type", mediaType(m.extent))
+	h.Set("Content-Type", mediaType(extent{Format: found.Format, COG: found.COG}))
 	h.Set("Cache-Control", "private, no-cache") // a client may keep it, and asks whether it is still the same
 	h.Set("ETag", entityTag(fmt.Append(nil, f.Size, f.Modified, f.Changed)))
 
@@ -162,7 +175,7 @@ func (f *content) open() error {
 		return notFound("file", f.path)
 	}
 
-	root, _, err := dir.open()
+	root, err := dir.open()
 	if err == nil {
 		reader := &fileReader{root: root}
 		defer reader.close()

@@ -339,7 +339,7 @@ func (c *catalogue) readRaster(
 		if wrong != nil {
 			return errors.New("the directory is not below a root any more")
 		}
-		root, _, err := dir.open()
+		root, err := dir.open()
 		if err != nil {
 			return err
 		}

@@ -234,7 +234,7 @@ func (c *catalogue) createDataset(w http.ResponseWriter, r *http.Request, in dat
 
 // check returns a 422 if the directory cannot be listed.
 func (d datasetDirectory) check() error {
-	opened, _, err := d.open()
+	opened, _, err := d.openToList()
 	if err == nil {
 		opened.Close()
 		return nil
@@ -492,17 +492,22 @@ func isThere(name string) bool {
 	return err == nil
 }
 
-// open opens the dataset's directory and reports whether it is empty. A directory that cannot be
-// listed is an error. Nothing outside the dataset root can be reached through dir.
-func (d datasetDirectory) open() (dir *os.Root, empty bool, err error) {
+// open opens the dataset's directory. Nothing outside the dataset root can be reached through dir.
+func (d datasetDirectory) open() (dir *os.Root, err error) {
 	root, err := os.OpenRoot(d.root)
 	if err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	defer root.Close()
 
 	// With the slash, only a directory is opened: opening a named pipe would wait without end.
-	dir, err = root.OpenRoot(d.below + "/")
+	return root.OpenRoot(d.below + "/")
+}
+
+// openToList opens the dataset's directory and reports whether it is empty. A directory that cannot
+// be listed is an error.
+func (d datasetDirectory) openToList() (dir *os.Root, empty bool, err error) {
+	dir, err = d.open()
 	if err != nil {
 		return nil, false, err
 	}
