@@ -108,6 +108,7 @@ func parsePages(passwordMin int) *template.Template {
 		"input":  inputTime,
 		"once":   rand.Text,
 		"name":   visibleName,
+		"kind":   kindText,
 		"view":   viewOf,
 
 		"passwordHint": func() string {
@@ -331,9 +332,17 @@ func newRefusal(wrong *problem, requestID string) *refusal {
 		shown.Fields[field] = shown.Detail
 	}
 
+	// Some fields have another name on the pages.
+	labels := map[string]string{
+		"path":       "directory",
+		"paths":      "findings",
+		"note":       "why they are accepted",
+		"expires_at": "until",
+	}
+
 	// Backward, so that the first field is the last to set the detail.
 	for _, f := range slices.Backward(wrong.fields) {
-		shown.Detail = strings.ReplaceAll(f.Field, "_", " ") + ": " + f.Detail
+		shown.Detail = cmp.Or(labels[f.Field], strings.ReplaceAll(f.Field, "_", " ")) + ": " + f.Detail
 		shown.Fields[f.Field] = f.Detail
 	}
 	return shown

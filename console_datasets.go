@@ -286,6 +286,16 @@ func (c *console) reportPage(api *apiReader) any {
 	return data
 }
 
+// kindText returns what a kind of findings is about.
+func kindText(code string) string {
+	for _, kind := range findingKinds() {
+		if kind.code == code {
+			return kind.detail
+		}
+	}
+	return code
+}
+
 // viewOf returns the part of the map around a missing tile, or "" if its place is not known.
 func viewOf(tile missingTile) string {
 	bbox := tile.file().BBox

@@ -343,6 +343,33 @@ func TestPeerBrowserScripts(t *testing.T) {
 		check(t, path+" fits", fits, any(true))
 	}
 
+	// A time is typed in the reader's zone, and shown in it again.
+	c.devtools("Emulation.setTimezoneOverride", map[string]any{"timezoneId": "America/Los_Angeles"})
+	c.open("/messages/new")
+	c.fill("title", "Later", "body", "It comes.")
+	c.run(`document.querySelector("input[name=publish_at]").value = "2100-07-01T09:00"; arguments[arguments.length - 1]()`)
+	c.sees("Publish at (your time, America/Los_Angeles)")
+	c.press("Publish")
+	c.follow("Later")
+	typed := c.run(`arguments[arguments.length - 1](document.querySelector("input[name=publish_at]").value)`)
+	check(t, "the time in the form", typed, any("2100-07-01T09:00"))
+	check(t, "times in UTC", ts.queryInt(`SELECT count(*) FROM system_messages WHERE publish_at = '2100-07-01T16:00Z'`), 1)
+	c.open("/audit?since=2026-01-31")
+	c.fill("until", "2100-01-31")
+	c.press("Search")
+	c.find("//input[@name='until' and @value='2100-02-01 00:00']")
+	if at := c.call("GET", "/url", nil).(string); !strings.Contains(at, "since=2026-01-31T08%3A00%3A00Z&until=2100-02-01T08%3A00%3A00Z") {
+		t.Errorf("the filters are %s", at)
+	}
+
+	// On paper the report has its map and no control.
+	c.open("/datasets/1/report")
+	c.devtools("Emulation.setEmulatedMedia", map[string]any{"media": "print"})
+	seen := c.run(`const seen = what => [...document.querySelectorAll(what)].filter(e => e.checkVisibility()).length;
+		arguments[arguments.length - 1]([seen("button, input, textarea, header, footer"), seen(".map svg"), seen("h1")])`)
+	check(t, "controls, maps and titles on paper", fmt.Sprint(seen), "[0 1 1]")
+	c.look(1280, false)
+
 	c.open("/roles")
 	c.click("//input[@aria-label='keeper may audit.read']")
 	c.click("//input[@aria-label='member may dataset.download']")
