@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -282,18 +281,6 @@ func normalizeLogin(login string) string {
 		return address
 	}
 	return ""
-}
-
-// isLine reports whether text is one line of low to high code points. It refuses unsafe ones (see
-// isUnsafe) and the last two of each plane, such as U+FFFE, which are no characters.
-func isLine(text string, low, high int) bool {
-	n := utf8.RuneCountInString(text)
-	if n < low || n > high {
-		return false
-	}
-
-	isForbidden := func(c rune) bool { return isUnsafe(c) || c&0xfffe == 0xfffe }
-	return !strings.ContainsFunc(text, isForbidden)
 }
 
 // passwordRecord is a user with the password hash that a login is checked against. The zero value

@@ -45,7 +45,7 @@ func (a *accounts) createOwnToken(w http.ResponseWriter, r *http.Request, in tok
 		return err
 	}
 
-	if _, err := a.confirmPassword(r, in.confirmation); err != nil {
+	if err := a.confirmPassword(r, in.confirmation); err != nil {
 		return err
 	}
 

@@ -122,10 +122,11 @@ type confirmation struct {
 }
 
 // confirmPassword checks the caller's own password and, if there is one, the second factor. It
-// counts as an attempt to log in. A missing password is a 422 and no attempt.
-func (a *accounts) confirmPassword(r *http.Request, c confirmation) (passwordRecord, error) {
+// counts as an attempt to log in. A missing password is a 422 and no attempt. The change that
+// follows fails if the password or the second factor has changed meanwhile (see actorNow).
+func (a *accounts) confirmPassword(r *http.Request, c confirmation) error {
 	if c.CurrentPassword == "" {
-		return passwordRecord{}, invalid{{"current_password", fieldMissing, "is required"}}.err()
+		return invalid{{"current_password", fieldMissing, "is required"}}.err()
 	}
 
 	// A 401 would say that the session has ended, so each refusal becomes a 403.
@@ -138,7 +139,8 @@ func (a *accounts) confirmPassword(r *http.Request, c confirmation) (passwordRec
 	case errLoginCodeWrong:
 		err = errOwnCodeWrong
 	}
-	return found, err
+	callerOf(r).confirmed = found.CredentialVersion
+	return err
 }
 
 // commonPasswords is common-passwords.txt. Its first lines name its source.
@@ -217,8 +219,7 @@ func (a *accounts) changePassword(w http.ResponseWriter, r *http.Request, in pas
 		return err
 	}
 
-	found, err := a.confirmPassword(r, in.confirmation)
-	if err != nil {
+	if err := a.confirmPassword(r, in.confirmation); err != nil {
 		return err
 	}
 
@@ -228,8 +229,7 @@ func (a *accounts) changePassword(w http.ResponseWriter, r *http.Request, in pas
 	}
 
 	return writeDone(w, a.administer(r, "", func(ctx context.Context, tx pgx.Tx, by actor) error {
-		err := setPassword(ctx, tx, by, "password.change", p.user, found.CredentialVersion, hash)
-		if err != nil {
+		if err := setPassword(ctx, tx, by, "password.change", p.user, hash); err != nil {
 			return err
 		}
 		if in.EndTokens {
@@ -283,7 +283,7 @@ func (a *accounts) resetPassword(w http.ResponseWriter, r *http.Request, in pass
 			return err
 		}
 
-		if err := setPassword(ctx, tx, actorOf(r), "password.reset", u, 0, hash); err != nil {
+		if err := setPassword(ctx, tx, actorOf(r), "password.reset", u, hash); err != nil {
 			return err
 		}
 		if err := resetThrottles(ctx, tx, a.core.keys.Load(), u); err != nil {
@@ -378,7 +378,6 @@ func setPassword(
 	by actor,
 	action string,
 	u user,
-	version int64,
 	hash string,
 ) error {
 	const update = `
@@ -387,18 +386,13 @@ func setPassword(
 			WHERE user_id = $1
 		)
 		UPDATE users
-		SET password_hash = $3,
+		SET password_hash = $2,
 			credential_version = credential_version + 1,
 			updated_at = now()
-		WHERE id = $1
-			AND ($2 = 0 OR credential_version = $2)`
+		WHERE id = $1`
 
-	n, err := execute(ctx, tx, "set password", update, u.ID, version, hash)
-	if err != nil {
+	if _, err := execute(ctx, tx, "set password", update, u.ID, hash); err != nil {
 		return err
-	}
-	if n == 0 {
-		return conflict(codePasswordChanged, "The account was changed in the meantime. Try again.")
 	}
 	return audit(ctx, tx, by, action, "user:"+u.Username, nil, nil)
 }

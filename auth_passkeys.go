@@ -39,7 +39,8 @@ func (ring *keyring) verifyChallenge(challenge string, now time.Time) (issued in
 	text, _, _ := strings.Cut(challenge, ".")
 	issued, _ = strconv.ParseInt(text, 10, 64) // after an error, the time is long ago or to come
 
-	isTimely := now.Sub(time.Unix(0, issued)) < 5*time.Minute
+	age := now.Sub(time.Unix(0, issued))
+	isTimely := age > -time.Minute && age < 5*time.Minute // clocks of instances may differ a little
 	isSigned := ring.isSigned(challenge, func(k key) string { return k.challenge(issued) })
 	return issued, isTimely && isSigned
 }
@@ -57,6 +58,9 @@ const (
 	userVerified  = 1 << 2 // and proved to be its user, by a PIN or a fingerprint
 	hasCredential = 1 << 6 // the data has the id of a new key
 )
+
+// maxCredentialID is the length of the longest credential id (section 5.8.3), in bytes.
+const maxCredentialID = 1023
 
 // passkeyAnswer is the answer of a browser and an authenticator to a challenge. It is JSON, with
 // fields in base64.
@@ -82,26 +86,23 @@ func (answer passkeyAnswer) counter() uint32 {
 // of the challenge. kind is "get", or "create" for a new passkey. The origin and the host are those
 // of CAIRN_BASE_URL. So an answer that a page of another site has asked for is refused.
 func (a *accounts) verifyAnswer(answer passkeyAnswer, kind string, flags byte) (issued int64, isValid bool) {
-	// Browsers may add fields (section 5.8.1).
-	var client struct {
-		Type        string `json:"type"`
-		Challenge   string `json:"challenge"`
-		Origin      string `json:"origin"`
-		CrossOrigin bool   `json:"crossOrigin"`
-	}
+	// Browsers may add fields (section 5.8.1). The names are compared exactly.
+	var client map[string]any
 	err := json.Unmarshal(answer.ClientData, &client)
 	base := a.core.cfg.baseURL
 	if err != nil || base == "" || len(answer.Authenticator) < 37 {
 		return 0, false
 	}
 
-	challenge, _ := base64.RawURLEncoding.DecodeString(client.Challenge) // after an error, it is not ours
+	encoded, _ := client["challenge"].(string)
+	challenge, _ := base64.RawURLEncoding.DecodeString(encoded) // after an error, it is not ours
 	issued, isTimely := a.core.keys.Load().verifyChallenge(string(challenge), a.core.now())
 
 	site, _ := url.Parse(base) // loadConfig has checked it
 	host := sha256.Sum256([]byte(site.Hostname()))
-	isOurs := client.Origin == base && !client.CrossOrigin && bytes.HasPrefix(answer.Authenticator, host[:])
-	isOfKind := client.Type == "webauthn."+kind && answer.Authenticator[32]&flags == flags
+	isFramed := client["crossOrigin"] == true || client["topOrigin"] != nil
+	isOurs := client["origin"] == base && !isFramed && bytes.HasPrefix(answer.Authenticator, host[:])
+	isOfKind := client["type"] == "webauthn."+kind && answer.Authenticator[32]&flags == flags
 	return issued, isTimely && isOurs && isOfKind
 }
 
@@ -224,7 +225,7 @@ func (a *accounts) createOwnPasskey(w http.ResponseWriter, r *http.Request, in p
 	// after it is in CBOR, which is not read: the browser has given the same key in DER.
 	id := answer.CredentialID
 	named := append(binary.BigEndian.AppendUint16(nil, uint16(len(id))), id...)
-	isValid = isValid && len(id) > 0 && passkeyKey(answer.Proof) != nil &&
+	isValid = isValid && len(id) > 0 && len(id) <= maxCredentialID && passkeyKey(answer.Proof) != nil &&
 		len(answer.Authenticator) > 53 && bytes.HasPrefix(answer.Authenticator[53:], named)
 
 	var v invalid
@@ -233,7 +234,7 @@ func (a *accounts) createOwnPasskey(w http.ResponseWriter, r *http.Request, in p
 	if err := v.err(); err != nil {
 		return err
 	}
-	if _, err := a.confirmPassword(r, in.confirmation); err != nil {
+	if err := a.confirmPassword(r, in.confirmation); err != nil {
 		return err
 	}
 
@@ -259,7 +260,7 @@ func (a *accounts) createOwnPasskey(w http.ResponseWriter, r *http.Request, in p
 // endOwnPasskey answers DELETE /api/v1/auth/passkeys/{id}, if password and second factor are right.
 // The other sessions end, because the passkey may have opened one.
 func (a *accounts) endOwnPasskey(w http.ResponseWriter, r *http.Request, in confirmation) error {
-	if _, err := a.confirmPassword(r, in); err != nil {
+	if err := a.confirmPassword(r, in); err != nil {
 		return err
 	}
 

@@ -10,6 +10,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -26,9 +27,10 @@ type authenticator struct {
 	origin      string
 	host        string
 	crossOrigin bool
-	flags       byte   // of assertions
-	count       uint32 // is raised by each assertion, unless it is 0
-	challenge   string // is answered instead of a new one
+	more        map[string]any // further fields of the client data
+	flags       byte           // of assertions
+	count       uint32         // is raised by each assertion, unless it is 0
+	challenge   string         // is answered instead of a new one
 }
 
 // newAuthenticator returns an authenticator with a new key for a service, which does not count.
@@ -55,13 +57,15 @@ func (k *authenticator) answer(c client, kind string) string {
 	if challenge == "" {
 		challenge = c.must(200, "GET", passkeysPath+"/challenge", nil).text("challenge")
 	}
-	clientData := must(json.Marshal(map[string]any{
+	client := map[string]any{
 		"type":        "webauthn." + kind,
 		"challenge":   base64.RawURLEncoding.EncodeToString([]byte(challenge)),
 		"origin":      k.origin,
 		"crossOrigin": k.crossOrigin,
 		"other":       "browsers may add fields",
-	}))
+	}
+	maps.Copy(client, k.more)
+	clientData := must(json.Marshal(client))
 
 	flags := k.flags
 	if kind == "create" {
@@ -190,10 +194,19 @@ func TestPasskeyAttacks(t *testing.T) {
 	checkAnswer(t, "sign-in", ts.client().loginPasskey(key.answer(ada, "get")), 200, "")
 
 	attacks := map[string]func(k *authenticator) string{
-		"a page of another origin":    func(k *authenticator) string { k.origin = "https://evil.example"; return k.answer(ada, "get") },
-		"another port":                func(k *authenticator) string { k.origin += "1"; return k.answer(ada, "get") },
-		"no origin":                   func(k *authenticator) string { k.origin = ""; return k.answer(ada, "get") },
-		"a frame of another site":     func(k *authenticator) string { k.crossOrigin = true; return k.answer(ada, "get") },
+		"a page of another origin": func(k *authenticator) string { k.origin = "https://evil.example"; return k.answer(ada, "get") },
+		"another port":             func(k *authenticator) string { k.origin += "1"; return k.answer(ada, "get") },
+		"no origin":                func(k *authenticator) string { k.origin = ""; return k.answer(ada, "get") },
+		"a frame of another site":  func(k *authenticator) string { k.crossOrigin = true; return k.answer(ada, "get") },
+		"a frame, told in another field": func(k *authenticator) string {
+			k.more = map[string]any{"topOrigin": "https://evil.example"}
+			return k.answer(ada, "get")
+		},
+		"the right origin in a field of almost that name": func(k *authenticator) string {
+			k.origin = "https://evil.example"
+			k.more = map[string]any{"oriGin": ts.url}
+			return k.answer(ada, "get")
+		},
 		"another host":                func(k *authenticator) string { k.host = "evil.example"; return k.answer(ada, "get") },
 		"nobody is there":             func(k *authenticator) string { k.flags = userVerified; return k.answer(ada, "get") },
 		"the user is not verified":    func(k *authenticator) string { k.flags = userPresent; return k.answer(ada, "get") },
@@ -231,6 +244,13 @@ func TestPasskeyAttacks(t *testing.T) {
 	late := key.answer(ada, "get")
 	clock.ahead.Add(int64(5 * time.Minute))
 	checkAnswer(t, "an answer that comes too late", ts.client().loginPasskey(late), 401, "passkey_invalid")
+
+	// The clock was ahead for a while. Answers of that time do not count, and later ones do.
+	clock.ahead.Add(int64(23 * time.Hour))
+	early := key.answer(ada, "get")
+	clock.ahead.Add(-int64(23 * time.Hour))
+	checkAnswer(t, "an answer from the future", ts.client().loginPasskey(early), 401, "passkey_invalid")
+	checkAnswer(t, "an answer of now", ts.client().loginPasskey(key.answer(ada, "get")), 200, "")
 
 	// The thief of a password has a passkey too, and no other way past the second factor.
 	checkAnswer(t, "another user's key", ts.client().loginOTP("ada", testPassword, bobs.answer(ada, "get"), "198.51.100.1"), 401, "otp_invalid")
@@ -280,6 +300,9 @@ func TestPasskeyRegistration(t *testing.T) {
 		"a challenge made up": func(k *authenticator, body map[string]string) { k.challenge = "1.x" },
 		"the curve P-384": func(k *authenticator, body map[string]string) {
 			k.key = must(ecdsa.GenerateKey(elliptic.P384(), rand.Reader))
+		},
+		"an id that is too long": func(k *authenticator, body map[string]string) {
+			k.id = make([]byte, 1024)
 		},
 		"another id":          func(k *authenticator, body map[string]string) { body["other id"] = "" },
 		"an assertion":        func(k *authenticator, body map[string]string) { body["passkey"] = k.answer(ada, "get") },
@@ -366,9 +389,9 @@ func TestPasskeyAsSecondFactor(t *testing.T) {
 	ada.refused(403, "second_factor_missing", "GET", "/api/v1/datasets", nil)
 	ada.addPasskey(key)
 	root.must(204, "DELETE", self+"/totp", nil)
+	ada, _ = ts.client().login("ada", testPassword)
 	ada.refused(403, "second_factor_missing", "GET", "/api/v1/datasets", nil)
 	checkAnswer(t, "a key that was ended", ts.client().loginPasskey(key.answer(ada, "get")), 401, "passkey_invalid")
-	ada, _ = ts.client().login("ada", testPassword)
 	ada.addPasskey(key)
 	if _, err := ts.command("user", "reset-totp", "ada"); err != nil {
 		t.Error(err)
@@ -459,4 +482,55 @@ func TestPasskeyOnTwoInstances(t *testing.T) {
 	checkAnswer(t, "the first", login(one, text), 200, "")
 	checkAnswer(t, "the same at the other", login(two, text), 401, "passkey_invalid")
 	checkAnswer(t, "another at the other", login(two, key.answer(ada, "get")), 200, "")
+}
+
+// TestPasskeyRemoved: an administrator who removes a second factor ends the sessions too, because a thief's passkey may
+// have opened one. A user who is deleted loses the passkeys, with a row in the audit log.
+func TestPasskeyRemoved(t *testing.T) {
+	t.Parallel()
+	ts := startPasskeys(t, &testClock{})
+	root := ts.signIn("root", "all")
+	ada := ts.signInCheaply("ada")
+	thiefs := ts.newAuthenticator()
+	ada.addPasskey(thiefs)
+	id := ada.must(200, "GET", mePath, nil).text("id")
+
+	thief := ts.client().as(ts.client().loginPasskey(thiefs.answer(ts.client(), "get")).text("access_token"))
+	thief.must(200, "GET", mePath, nil)
+	root.must(204, "DELETE", "/api/v1/users/"+id+"/totp", nil)
+	thief.refused(401, "invalid_token", "GET", mePath, nil)
+	checkAnswer(t, "sign-in", ts.client().loginPasskey(thiefs.answer(ts.client(), "get")), 401, "passkey_invalid")
+
+	ada, _ = ts.client().login("ada", testPassword)
+	ada.addPasskey(ts.newAuthenticator())
+	root.must(204, "DELETE", "/api/v1/users/"+id, nil)
+	check(t, "rows of ended passkeys", ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'passkey.end' AND target = 'user:ada'`), 2)
+}
+
+// TestConfirmationRacesChange: a change that the old password has confirmed fails if the password changes before it is
+// made.
+func TestConfirmationRacesChange(t *testing.T) {
+	t.Parallel()
+	ts := startPasskeys(t, &testClock{})
+	c := ts.signInCheaply("ada")
+	for path, body := range map[string]any{
+		passkeysPath:          c.newPasskey(ts.newAuthenticator(), ""),
+		"/api/v1/auth/totp":   map[string]string{"current_password": testPassword},
+		"/api/v1/auth/tokens": map[string]any{"name": "late", "permissions": []string{inboxRead}, "current_password": testPassword},
+	} {
+		tx := must(ts.db.Begin(t.Context()))
+		if err := advisoryLock(t.Context(), tx, lockAccess); err != nil {
+			t.Fatal(err)
+		}
+		late := make(chan answer)
+		go func() { late <- c.do("POST", path, body) }()
+		waitFor(t, "the request to wait", func() bool { return waitingQueries(ts) == 1 })
+		if _, err := tx.Exec(t.Context(), `UPDATE users SET credential_version = credential_version + 1 WHERE username = 'ada'`); err != nil {
+			t.Fatal(err)
+		}
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		checkAnswer(t, path, <-late, 409, "password_changed")
+	}
 }

@@ -203,7 +203,7 @@ func TestLoginRacesChange(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = pgx.BeginFunc(ctx, ts.db, func(tx pgx.Tx) error {
-		return setPassword(ctx, tx, operatorActor(), "password.change", user{ID: id}, 0, testPasswordHash())
+		return setPassword(ctx, tx, operatorActor(), "password.change", user{ID: id}, testPasswordHash())
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -223,7 +223,7 @@ func TestLoginRacesChange(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := setPassword(ctx, tx, operatorActor(), "password.change", user{ID: id}, 0, testPasswordHash()); err != nil {
+	if err := setPassword(ctx, tx, operatorActor(), "password.change", user{ID: id}, testPasswordHash()); err != nil {
 		t.Fatal(err)
 	}
 	outcome := make(chan error)

@@ -189,7 +189,7 @@ func (a *accounts) createTOTP(w http.ResponseWriter, r *http.Request, in confirm
 	if u.TOTP {
 		return errTOTPEnabled
 	}
-	if _, err := a.confirmPassword(r, in); err != nil {
+	if err := a.confirmPassword(r, in); err != nil {
 		return err
 	}
 
@@ -306,7 +306,7 @@ func (a *accounts) deleteOwnTOTP(w http.ResponseWriter, r *http.Request, in conf
 	if !u.TOTP {
 		return notFound("second factor of", u.Username)
 	}
-	if _, err := a.confirmPassword(r, in); err != nil {
+	if err := a.confirmPassword(r, in); err != nil {
 		return err
 	}
 

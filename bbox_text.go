@@ -37,6 +37,18 @@ func isUnsafe(r rune) bool {
 	return unicode.IsControl(r) || unicode.In(r, unicode.Zl, unicode.Zp, unicode.Bidi_Control)
 }
 
+// isLine reports whether text is one line of low to high code points. It refuses unsafe ones (see
+// isUnsafe) and the last two of each plane, such as U+FFFE, which are no characters.
+func isLine(text string, low, high int) bool {
+	n := utf8.RuneCountInString(text)
+	if n < low || n > high {
+		return false
+	}
+
+	isForbidden := func(c rune) bool { return isUnsafe(c) || c&0xfffe == 0xfffe }
+	return !strings.ContainsFunc(text, isForbidden)
+}
+
 // terminalWriter passes on text that a terminal may show. It writes each unsafe character, except a
 // newline or a tab, and each invalid byte as an escape of JSON. A write must not end within a
 // character.

@@ -289,14 +289,14 @@ func (o invocation) warnOfMissingKey(ctx context.Context, db *pgxpool.Pool) erro
 	return nil
 }
 
-// living is a user who is active, or an API token that is valid.
+// living is a user who is active, or an API token or a passkey that is valid.
 type living struct {
 	What string
 	ID   string
 	Name string
 }
 
-// listLiving returns the active users and the API tokens that have not expired.
+// listLiving returns the active users, their passkeys, and their API tokens that have not expired.
 func listLiving(ctx context.Context, q querier) ([]living, error) {
 	const query = `
 		SELECT
@@ -313,6 +313,14 @@ func listLiving(ctx context.Context, q querier) ([]living, error) {
 		FROM api_tokens t
 		JOIN users u ON u.id = t.user_id
 		WHERE t.expires_at > now() AND u.status = 'active'
+		UNION ALL
+		SELECT
+			'passkey valid',
+			p.id::text,
+			u.username || ' ' || p.name
+		FROM passkeys p
+		JOIN users u ON u.id = p.user_id
+		WHERE u.status = 'active'
 		ORDER BY what DESC, name`
 
 	return collect[living](ctx, q, "list active users and tokens", query)

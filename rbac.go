@@ -169,7 +169,8 @@ func (a *accounts) administer(
 }
 
 // actorNow reads the caller again and returns the actor. The caller must hold the permission ("" if
-// none is needed). Requires lockAccess.
+// none is needed). If the request has confirmed the caller's password, the password and the second
+// factor must still be the same; else the error is a 409. Requires lockAccess.
 func (a *accounts) actorNow(ctx context.Context, tx pgx.Tx, r *http.Request, permission string) (actor, error) {
 	by := actorOf(r)
 	if by.mayAll { // the operator
@@ -182,6 +183,17 @@ func (a *accounts) actorNow(ctx context.Context, tx pgx.Tx, r *http.Request, per
 	}
 	if permission != "" && !p.holds(permission) {
 		return by, p.lacks(permission)
+	}
+
+	if version := callerOf(r).confirmed; version != 0 {
+		const query = `SELECT credential_version = $2 FROM users WHERE id = $1`
+		isSame, err := scalar[bool](ctx, tx, "compare credentials", query, p.user.ID, version)
+		if err != nil {
+			return by, err
+		}
+		if !isSame {
+			return by, conflict(codePasswordChanged, "The account was changed in the meantime. Try again.")
+		}
 	}
 
 	by.permissions = p.permissions

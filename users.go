@@ -164,7 +164,7 @@ func (a *accounts) updateMe(w http.ResponseWriter, r *http.Request, in ownChange
 	}
 
 	if c.Email != nil {
-		if _, err := a.confirmPassword(r, in.confirmation); err != nil {
+		if err := a.confirmPassword(r, in.confirmation); err != nil {
 			return err
 		}
 	}
@@ -270,7 +270,7 @@ func (a *accounts) createPasswordReset(w http.ResponseWriter, r *http.Request) e
 }
 
 // deleteTOTPOfUser answers DELETE /api/v1/users/{id}/totp: it removes the user's second factor, and
-// so ends the passkeys too.
+// so ends the passkeys too. All sessions end, because a passkey may have opened one.
 func (a *accounts) deleteTOTPOfUser(w http.ResponseWriter, r *http.Request) error {
 	return writeDone(w, a.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
 		if by.is(target) {
@@ -279,7 +279,10 @@ func (a *accounts) deleteTOTPOfUser(w http.ResponseWriter, r *http.Request) erro
 		if err := deletePasskeys(ctx, tx, by, target, ""); err != nil {
 			return err
 		}
-		return deleteTOTP(ctx, tx, by, target)
+		if err := deleteTOTP(ctx, tx, by, target); err != nil {
+			return err
+		}
+		return endAllSessions(ctx, tx, by, target)
 	}))
 }
 
@@ -407,6 +410,9 @@ func deleteUser(ctx context.Context, tx pgx.Tx, by actor, target user) error {
 	const query = `DELETE FROM users WHERE id = $1`
 
 	if err := revokeCredentials(ctx, tx, by, target); err != nil {
+		return err
+	}
+	if err := deletePasskeys(ctx, tx, by, target, ""); err != nil {
 		return err
 	}
 	if _, err := execute(ctx, tx, "delete user", query, target.ID); err != nil {
