@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
@@ -15,6 +16,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // packagedHost is what the package and its service have made on a host, in a folder that every user can reach.
@@ -158,6 +161,35 @@ func TestMakeRun(t *testing.T) {
 			t.Errorf("%s: %d %s", env, status, output)
 		}
 	}
+
+	// It prints the link that sets the first password, and registers the sample files once.
+	if err := os.Mkdir(dir+"/testdata/elevation", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		cmd := exec.Command("./run")
+		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), packageEnv+"=/nonexistent", "CAIRN_DATABASE_URL="+database, "CAIRN_LISTEN=127.0.0.1:0")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		stdout := must(cmd.StdoutPipe())
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		said := ""
+		for lines := bufio.NewScanner(stdout); !strings.Contains(said, "report sample") && lines.Scan(); {
+			said += lines.Text() + "\n"
+		}
+		token := must(os.ReadFile(dir + "/var/first-admin-token"))
+		checkHas(t, "make run", said, "/set-password#"+strings.TrimSpace(string(token))+"\n")
+		syscall.Kill(-cmd.Process.Pid, syscall.SIGINT)
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("%v: %s", err, must(os.ReadFile(dir+"/run.log")))
+		}
+		checkHas(t, "the log", string(must(os.ReadFile(dir+"/run.log"))), `"msg":"`)
+	}
+	conn := must(pgx.Connect(t.Context(), database))
+	defer conn.Close(t.Context())
+	check(t, "ids of datasets", must(scalar[int](t.Context(), conn, "", `SELECT last_value FROM datasets_id_seq`)), 1)
 }
 
 // TestJournalPriorities: on a stream to the journal each line begins with the priority of its level. On any other it does not.
