@@ -1,11 +1,14 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math"
 	"math/rand/v2"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -211,6 +214,22 @@ func TestMapInPage(t *testing.T) {
 			t.Errorf("the page of %s has %d bytes", name, len(page))
 		}
 	}
+}
+
+// TestMapNotDrawn: a page whose map cannot be drawn, because its request has ended or waits for a core too long, answers
+// the reason.
+func TestMapNotDrawn(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	r := computing(t, httptest.NewRequestWithContext(ctx, "GET", "/datasets/1", nil))
+	cancel()
+
+	api := &apiReader{console: ts.console, r: r}
+	m := api.drawMap(dataset{}, mapBox{West: 7, South: 46, East: 8, North: 47})
+	m.addHits(extent{})
+	m.addPlace("7,46", []datasetFile{{}})
+	check(t, "reason", errors.Is(api.err, context.Canceled), true)
 }
 
 // TestZoomedMap: a part of the map has every file that its frame shows. The page of the whole map names the files that lie

@@ -37,7 +37,11 @@ func (api *apiReader) drawMap(d dataset, box mapBox) *mapView {
 	}
 	if api.err == nil {
 		how := coverage{isInPage: true, view: &box}
-		m.coverage, api.err = drawView(api.r, api.console.core, d, how)
+		drawn, err := drawView(api.r, api.console.core, d, how)
+		api.err = err
+		if err == nil {
+			m.coverage = drawn
+		}
 	}
 	return m
 }
@@ -85,10 +89,10 @@ func (api *apiReader) wholeMap(d datasetDetails) (whole *coverage, box mapBox) {
 	if api.err == nil {
 		whole, api.err = storedPicture(api.r.Context(), api.console.core.db, d.dataset, false)
 	}
-	if whole != nil {
+	if whole != nil && whole.All.East > whole.All.West {
 		return whole, whole.All
 	}
-	return nil, boxOf(d.BBox)
+	return whole, boxOf(d.BBox) // the picture is not drawn yet, or has no files
 }
 
 // readViewBox returns the box in a parameter of a query, or nil without it. It stores an error in

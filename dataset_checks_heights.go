@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -104,7 +103,7 @@ func (s *fileSet) checkHeights() {
 		{"empty", (*heightRecord).findNothing},
 		{"undeclared_nodata", (*heightRecord).findUndeclared},
 		{"flat", s.findFlat},
-		{"range", s.findRange},
+		{"range", (*heightRecord).findRange},
 		{"range", s.findFeet},
 		{"spikes", (*heightRecord).findSpikes},
 	}
@@ -115,6 +114,12 @@ func (s *fileSet) checkHeights() {
 				h.isFaulty = kind.code != "spikes"
 				break
 			}
+		}
+
+		// Heights that are not expected may still be right, so the other checks use them.
+		wanted := s.expected.Heights
+		if wanted != "" && !h.isFaulty && !h.isWithin(wanted, h.Min, h.Max) {
+			s.foundIn("range", h.file, h.outside(wanted))
 		}
 	}
 
@@ -183,25 +188,27 @@ func (h *heightRecord) isWithin(heights string, from, to height) bool {
 	return float64(from)*h.metres >= low && float64(to)*h.metres <= high
 }
 
-// findRange says that the heights are not those that are expected or, without an expectation, that
-// no terrain has such heights. Spikes in terrain are findings of their own, unless the heights are
-// expected to be lower.
-func (s *fileSet) findRange(h *heightRecord) string {
+// outside says that the heights do not lie in a range in metres.
+func (h *heightRecord) outside(heights string) string {
+	return fmt.Sprintf("heights from %g to %g, not within %s m", h.Min, h.Max, heights)
+}
+
+// findRange says that no terrain has such heights. Spikes in terrain are findings of their own.
+func (h *heightRecord) findRange() string {
 	const (
 		ofTerrain = "-12000 to 9000" // in metres; the deepest sea has 10,900
 		widest    = 3_500            // deviation
 	)
-	wanted := cmp.Or(s.expected.Heights, ofTerrain)
-	if h.isWithin(wanted, h.Min, h.Max) {
+	if h.isWithin(ofTerrain, h.Min, h.Max) {
 		return ""
 	}
 
 	isTerrain := h.isWithin(ofTerrain, h.Mean, h.Mean) && float64(h.Deviation)*h.metres < widest
 	areSpikes := h.Spikes > 0 && isTerrain
-	if areSpikes && wanted == ofTerrain {
+	if areSpikes {
 		return ""
 	}
-	return fmt.Sprintf("heights from %g to %g, not within %s m", h.Min, h.Max, wanted)
+	return h.outside(ofTerrain)
 }
 
 // findSpikes says how many heights stand out.

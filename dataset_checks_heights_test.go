@@ -232,11 +232,16 @@ func TestExpectedHeights(t *testing.T) {
 	all := fmt.Sprintf("%g to %g", math.Floor(low), math.Ceil(high))
 	s, found := d.checkExpecting(t, expectation{Heights: all})
 	want := fmt.Sprintf("%s: heights from %g to 4000, not within %s m", tileName(9, 12), d.rows[tileName(9, 12)].found.Statistics.Min, all)
-	check(t, "findings", fmt.Sprint(found), fmt.Sprint(map[string][]string{"range": {want}}))
+	check(t, "findings of range", fmt.Sprint(found["range"]), fmt.Sprint([]string{want}))
 	check(t, "line", fmt.Sprint(s.lines), fmt.Sprintf("[{heights %s false 1 of 256 files differ}]", all))
 
 	_, found = d.checkExpecting(t, expectation{Heights: "-100 to 4000"})
 	check(t, "findings where the spike is expected", len(found["range"])+len(found["spikes"]), 1)
+
+	// An expectation that all terrain misses hides no other finding.
+	_, found = d.checkExpecting(t, expectation{Heights: "8000 to 8001"})
+	check(t, "findings of range", len(found["range"]), 256)
+	check(t, "spikes beside them", len(found["spikes"]), 1)
 
 	for _, row := range d.rows {
 		row.heightUnit = "foot"
@@ -244,6 +249,11 @@ func TestExpectedHeights(t *testing.T) {
 	s, found = d.checkExpecting(t, expectation{Heights: fmt.Sprintf("%g to %g", math.Floor(low*0.3048), math.Ceil(4000*0.3048))})
 	check(t, "findings in feet", len(found["range"]), 0)
 	check(t, "line in feet", s.lines[0].Passed, true)
+
+	void := d.rows[tileName(3, 3)].found.Statistics
+	void.Voids, void.Min, void.Max = void.Samples, height(math.NaN()), height(math.NaN())
+	s, _ = d.checkExpecting(t, expectation{Heights: "-100 to 4000"})
+	check(t, "line with a tile of voids", s.lines[0].Passed, true)
 
 	d.rows[tileName(9, 12)].found = nil
 	s, _ = d.checkExpecting(t, expectation{Heights: "-100 to 4000"})

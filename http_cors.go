@@ -40,7 +40,8 @@ func (c *core) share(w *responseWriter, r *http.Request) {
 		return
 	}
 	h.Set("Access-Control-Allow-Origin", r.Header.Get("Origin"))
-	h.Set("Access-Control-Expose-Headers", "ETag, Content-Range, Content-Length, Accept-Ranges, Link")
+	h.Set("Access-Control-Expose-Headers",
+		"ETag, Content-Range, Content-Length, Accept-Ranges, Link, Retry-After, X-Request-Id")
 
 	isPreflight := r.Method == http.MethodOptions && r.Header["Access-Control-Request-Method"] != nil
 	if isPreflight {

@@ -60,7 +60,7 @@ func sendPlain(t *testing.T, method, url string, headers ...string) (a answer) {
 }
 
 // exposed is the header with which a page may read these of an answer.
-const exposed = "Expose-Headers: ETag, Content-Range, Content-Length, Accept-Ranges, Link\n"
+const exposed = "Expose-Headers: ETag, Content-Range, Content-Length, Accept-Ranges, Link, Retry-After, X-Request-Id\n"
 
 // TestSharedAnswers: a page of a named origin may read the tree and the contents of files with an API token, refusals too,
 // and may ask before it does. It never gets what a cookie would give.

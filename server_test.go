@@ -633,16 +633,17 @@ func TestNotFoundNamesIt(t *testing.T) {
 		"PATCH /api/v1/datasets/{id}":                  map[string]any{"name": "text"},
 		"POST /api/v1/datasets/{id}/accepted-findings": map[string]any{"code": "overlap", "note": "text"},
 		"POST /api/v1/elevation/v1/{dataset}":          map[string]any{"locations": "46,7"},
+		"DELETE /api/v1/auth/passkeys/{id}":            map[string]any{"current_password": testPassword},
 	}
 	kinds := map[string]string{"users": "user", "roles": "role", "permissions": "permission", "system-messages": "announcement",
-		"inbox": "announcement", "datasets": "dataset", "collections": "dataset", "v1": "dataset", "sessions": "session", "tokens": "token"}
+		"inbox": "announcement", "datasets": "dataset", "collections": "dataset", "v1": "dataset", "sessions": "session", "tokens": "token", "passkeys": "passkey"}
 	for _, rt := range apiRoutes(ts.server) {
 		segment, rest, hasID := strings.Cut(strings.TrimPrefix(rt.path, "/api/v1/"), "/{")
 		if !hasID {
 			continue
 		}
 		segment = segment[strings.LastIndex(segment, "/")+1:]
-		id := map[bool]string{true: unknown, false: "99"}[segment == "users" || segment == "sessions" || segment == "tokens"]
+		id := map[bool]string{true: unknown, false: "99"}[strings.Contains("users sessions tokens passkeys", segment)]
 		if segment == "permissions" {
 			id = "wiki.edit"
 		}
@@ -658,10 +659,7 @@ func TestNotFoundNamesIt(t *testing.T) {
 				return
 			}
 			a := c.refused(404, "not_found", rt.method, path+rest, bodies[rt.method+" "+rt.path])
-			want := "No " + kinds[segment] + " " + id + "."
-			if got := a.text("detail"); got != want {
-				t.Errorf("detail %q, want %q", got, want)
-			}
+			check(t, "detail", a.text("detail"), "No "+kinds[segment]+" "+id+".")
 		})
 	}
 

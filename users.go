@@ -270,7 +270,8 @@ func (a *accounts) createPasswordReset(w http.ResponseWriter, r *http.Request) e
 }
 
 // deleteTOTPOfUser answers DELETE /api/v1/users/{id}/totp: it removes the user's second factor, and
-// so ends the passkeys too. All sessions end, because a passkey may have opened one.
+// so ends the passkeys too. If there was a passkey, all sessions end, because it may have opened
+// one.
 func (a *accounts) deleteTOTPOfUser(w http.ResponseWriter, r *http.Request) error {
 	return writeDone(w, a.actOnUser(r, func(ctx context.Context, tx pgx.Tx, by actor, target user) error {
 		if by.is(target) {
@@ -281,6 +282,9 @@ func (a *accounts) deleteTOTPOfUser(w http.ResponseWriter, r *http.Request) erro
 		}
 		if err := deleteTOTP(ctx, tx, by, target); err != nil {
 			return err
+		}
+		if !target.Passkey {
+			return nil
 		}
 		return endAllSessions(ctx, tx, by, target)
 	}))

@@ -28,18 +28,21 @@ function takeTimes() {
     label.textContent = label.textContent.replace("UTC", `your time, ${zone}`);
     if (!isNaN(at) && !isDraftTime(input.value)) input.value = input.defaultValue = localText(at, between);
   };
-  const send = (input, value) => input.form.addEventListener("formdata", e => {
-    const utc = value(input.value.trim());
+  // A time that nobody touched is sent as it came: an hour of autumn comes twice in a zone.
+  const send = (input, original, value) => input.form.addEventListener("formdata", e => {
+    const utc = input.value === input.defaultValue ? original : value(input.value.trim());
     if (utc) e.formData.set(input.name, utc);
   });
   for (const input of document.querySelectorAll("input[type=datetime-local]")) {
-    show(input, new Date(input.value + "Z"), "T");
-    send(input, text => !isDraftTime(text) && text && new Date(text).toISOString().slice(0, 16));
+    const original = input.value;
+    show(input, new Date(original + "Z"), "T");
+    send(input, original, text => !isDraftTime(text) && text && new Date(text).toISOString().slice(0, 16));
   }
   // Those of the audit log are days or times. An end that is a day is the end of that day.
   for (const input of document.querySelectorAll(".filter input[name=since], .filter input[name=until]")) {
-    show(input, new Date(input.value.endsWith("Z") ? input.value : NaN), " ");
-    send(input, text => {
+    const original = input.value;
+    show(input, new Date(original.endsWith("Z") ? original : NaN), " ");
+    send(input, original, text => {
       const parts = /^(\d{4})-(\d\d)-(\d\d)(?:[ T](\d\d):(\d\d))?$/.exec(text);
       if (!parts) return text;
       const [, year, month, day, hour, minute] = parts;
@@ -56,6 +59,7 @@ async function replace(id, url, signal) {
   const text = await answer.text();
   const fresh = new DOMParser().parseFromString(text, "text/html").getElementById(id);
   const old = document.getElementById(id);
+  if (answer.status >= 500) throw new Error(answer.statusText);
   if (!answer.ok || !fresh || !old) return location.assign(url);
   const part = document.adoptNode(fresh);
   old.replaceWith(part);
@@ -91,12 +95,12 @@ function useMap() {
     size *= factor;
     picture.setAttribute("transform", `translate(${x} ${y}) scale(${size})`);
   };
-  const load = async (url, focus) => {
+  const load = async (url, focus, isPlace) => {
     stop();
     loading = new AbortController();
     svg.classList.add("busy");
     try {
-      await replace("map", url, loading.signal);
+      if (!await replace("map", url, loading.signal)) return;
     } catch (e) {
       if (e.name === "AbortError") return;
       move({ x: 0, y: 0 }, { x: -x / size, y: -y / size }, 1 / size);
@@ -106,13 +110,13 @@ function useMap() {
     }
     history.replaceState(null, "", document.querySelector("#map .map svg").dataset.part + "#map");
     useMap();
-    document.querySelector(focus)?.focus({ preventScroll: true });
-    if (!url.searchParams.has("scale")) document.getElementById("there")?.scrollIntoView({ block: "nearest" });
+    if (focus) document.querySelector(focus)?.focus({ preventScroll: true });
+    if (isPlace) document.getElementById("there")?.scrollIntoView({ block: "nearest" });
   };
-  const ask = values => {
+  const ask = (values, isPlace) => {
     const url = new URL(svg.dataset.part, location.href);
     for (const name in values) url.searchParams.set(name, values[name]);
-    return load(url);
+    return load(url, "", isPlace);
   };
   // The middle of the frame is at 420, 330.
   const askMoved = wait => {
@@ -126,17 +130,18 @@ function useMap() {
   };
   svg.addEventListener("pointerdown", e => {
     if (e.button > 0) return;
-    stop();
     if (!pointers.size) travel = 0;
     pointers.set(e.pointerId, at(e));
   });
   svg.addEventListener("pointermove", e => {
     if (!pointers.has(e.pointerId)) return;
+    if (!e.buttons) return leave(e); // the button was released outside
     const before = hand();
     pointers.set(e.pointerId, at(e));
     const after = hand();
     travel += Math.hypot(after.x - before.x, after.y - before.y) + Math.abs(after.width - before.width);
     if (travel < 6) return; // a click
+    stop();
     svg.setPointerCapture(e.pointerId);
     move(before, after, after.width / before.width);
   });
@@ -152,8 +157,9 @@ function useMap() {
     if (e.ctrlKey || e.metaKey || e.shiftKey) return;
     e.preventDefault();
     const link = e.target.closest("a");
-    if (e.detail === 0 && link) load(new URL(link.href.baseVal, location.href), "#there"); // by the keyboard
-    else if (travel < 6) ask({ "at.x": at(e).x, "at.y": at(e).y });
+    const isMoved = x || y || size !== 1; // the new part is on its way
+    if (e.detail === 0 && link) load(new URL(link.href.baseVal, location.href), "#there", true); // by the keyboard
+    else if (travel < 6 && !isMoved) ask({ "at.x": at(e).x, "at.y": at(e).y }, true);
   });
   // The wheel alone scrolls the page. A trackpad sends many small steps, and Ctrl with each of a pinch.
   svg.addEventListener("wheel", e => {
