@@ -23,21 +23,22 @@ import (
 
 // A passkey is a key pair in a user's authenticator. Cairn has the public key. The authenticator
 // signs challenges (WebAuthn Level 2, with ES256; the sections below are those of that
-// recommendation). With a PIN or a fingerprint it stands for two factors, and so signs in alone.
+// recommendation). With a PIN or a fingerprint, a passkey counts as two factors and
+// signs in alone.
 // After a password, a touch is enough.
 
-// challenge returns the challenge of a time, in Unix nanoseconds. Nobody else can compute it, so an
-// answer to it was made after that time.
+// challenge returns a challenge for a time, in Unix nanoseconds. Only Cairn can compute it, so
+// whoever answers it got it after that time.
 func (k key) challenge(issued int64) string {
 	text := strconv.FormatInt(issued, 10)
 	return text + "." + encodedMAC(k.passkey, text)
 }
 
-// verifyChallenge returns the time of a challenge that one of the keys made, and whether it may
-// still be answered at the time now.
+// verifyChallenge returns the time in a challenge. isValid reports whether one of the keys made the
+// challenge, and it may still be answered now.
 func (ring *keyring) verifyChallenge(challenge string, now time.Time) (issued int64, isValid bool) {
 	text, _, _ := strings.Cut(challenge, ".")
-	issued, _ = strconv.ParseInt(text, 10, 64) // after an error, the time is long ago or to come
+	issued, _ = strconv.ParseInt(text, 10, 64) // after an error, it is 1970 or centuries away
 
 	age := now.Sub(time.Unix(0, issued))
 	isTimely := age > -time.Minute && age < 5*time.Minute // clocks of instances may differ a little
@@ -59,7 +60,7 @@ const (
 	hasCredential = 1 << 6 // the data has the id of a new key
 )
 
-// maxCredentialID is the length of the longest credential id (section 5.8.3), in bytes.
+// maxCredentialID is the length of the longest credential id (Level 3, section 7.1), in bytes.
 const maxCredentialID = 1023
 
 // passkeyAnswer is the answer of a browser and an authenticator to a challenge. It is JSON, with
@@ -77,16 +78,20 @@ func readAnswer(text string) (answer passkeyAnswer) {
 	return answer
 }
 
-// counter returns how many signatures the authenticator has made, or 0 if it does not count.
+// counter returns the authenticator's signature counter, or 0 if it has none. It requires an answer
+// that verifyAnswer accepted.
 func (answer passkeyAnswer) counter() uint32 {
 	return binary.BigEndian.Uint32(answer.Authenticator[33:])
 }
 
-// verifyAnswer checks all of an answer but the signature: sections 7.1 and 7.2. It returns the time
-// of the challenge. kind is "get", or "create" for a new passkey. The origin and the host are those
-// of CAIRN_BASE_URL. So an answer that a page of another site has asked for is refused.
+// verifyAnswer checks the client data and the authenticator data of an answer (sections 7.1, 7.2).
+// It does not check the signature, the counter or the credential id. kind is "get", or "create" for
+// a new passkey. All flags must be set. The answer must be for the origin and the host of
+// CAIRN_BASE_URL, so an answer that a page of another site asked for is refused. issued is the time
+// of the challenge.
 func (a *accounts) verifyAnswer(answer passkeyAnswer, kind string, flags byte) (issued int64, isValid bool) {
-	// Browsers may add fields (section 5.8.1). The names are compared exactly.
+	// A map, because a struct would also match names in other letter case. Browsers may add fields
+	// (section 5.8.1), which are ignored.
 	var client map[string]any
 	err := json.Unmarshal(answer.ClientData, &client)
 	base := a.core.cfg.baseURL
@@ -95,15 +100,15 @@ func (a *accounts) verifyAnswer(answer passkeyAnswer, kind string, flags byte) (
 	}
 
 	encoded, _ := client["challenge"].(string)
-	challenge, _ := base64.RawURLEncoding.DecodeString(encoded) // after an error, it is not ours
-	issued, isTimely := a.core.keys.Load().verifyChallenge(string(challenge), a.core.now())
+	challenge, _ := base64.RawURLEncoding.DecodeString(encoded) // the MAC decides, error or not
+	issued, isChallengeValid := a.core.keys.Load().verifyChallenge(string(challenge), a.core.now())
 
 	site, _ := url.Parse(base) // loadConfig has checked it
 	host := sha256.Sum256([]byte(site.Hostname()))
 	isFramed := client["crossOrigin"] == true || client["topOrigin"] != nil
 	isOurs := client["origin"] == base && !isFramed && bytes.HasPrefix(answer.Authenticator, host[:])
 	isOfKind := client["type"] == "webauthn."+kind && answer.Authenticator[32]&flags == flags
-	return issued, isTimely && isOurs && isOfKind
+	return issued, isChallengeValid && isOurs && isOfKind
 }
 
 // passkeyKey returns a public key on the curve P-256, or nil for anything else.
@@ -116,10 +121,10 @@ func passkeyKey(der []byte) *ecdsa.PublicKey {
 	return public
 }
 
-// usePasskey returns the user's passkey that has given this answer, with these flags, or nil. It
-// stores the time of the challenge: no instance accepts this answer again, or one to an older
-// challenge. The counter of an authenticator that counts must have risen. Otherwise somebody has a
-// copy of the key (section 7.2, step 21).
+// usePasskey returns the user's passkey that signed this answer with these flags, or nil. It stores
+// the time of the challenge. No instance then accepts an answer of this passkey to this challenge
+// or an older one. If the authenticator counts, its counter must have risen. Otherwise somebody may
+// have a copy of the key (section 7.2, step 21).
 func (a *accounts) usePasskey(ctx context.Context, userID string, answer passkeyAnswer, flags byte) (*passkey, error) {
 	const get = `
 		SELECT public_key
@@ -161,8 +166,9 @@ func (a *accounts) usePasskey(ctx context.Context, userID string, answer passkey
 	return &used[0], nil
 }
 
-// checkPasskey checks an answer that signs in alone, and returns its user. The credential id names
-// the user, and attempts are counted for it as for a login name. A refusal is errPasskeyWrong.
+// checkPasskey checks an answer that signs in alone, and returns its user. The credential id finds
+// the user. Attempts are counted by that id, as they are by a login name. If the answer is wrong,
+// the error is errPasskeyWrong. The user may be inactive: the caller checks the status.
 func (a *accounts) checkPasskey(r *http.Request, text string) (found passwordRecord, err error) {
 	ctx := r.Context()
 	answer := readAnswer(text)
@@ -171,8 +177,8 @@ func (a *accounts) checkPasskey(r *http.Request, text string) (found passwordRec
 		return found, err
 	}
 
-	// No login name has a colon. Without it, a passkey whose id is somebody's name could restart
-	// the counts of that name.
+	// The prefix has a colon, and no login name has one. Without the prefix, a passkey whose id in
+	// hex is somebody's name could restart the counts of that name.
 	guess, err := a.newGuess(ctx, found.ID, fmt.Sprintf("passkey:%x", answer.CredentialID), callerOf(r).address)
 	if err != nil {
 		return found, err
@@ -195,12 +201,12 @@ type passkeyRequest struct {
 	Passkey string `json:"passkey"`
 }
 
-// createOwnPasskey answers POST /api/v1/auth/passkeys. It needs the password and the second factor,
-// because the passkey outlives the session. Nothing is attested: after these two, the browser is
-// trusted to tell the key of its own user. The other sessions end and a login under way fails,
-// because neither may have used a second factor.
+// createOwnPasskey answers POST /api/v1/auth/passkeys. The passkey outlives the session, so the
+// caller must give the password and, if there is one, the second factor. Nothing is attested: the
+// browser is trusted to send the user's own key. The other sessions end, and a login under way
+// fails, because they may have been opened without a second factor.
 func (a *accounts) createOwnPasskey(w http.ResponseWriter, r *http.Request, in passkeyRequest) error {
-	// A secret of an app that waits for its confirmation was given without this passkey.
+	// An app's secret that is not confirmed yet was issued before this passkey was a second factor.
 	const query = `
 		WITH void AS (
 			DELETE FROM totp_secrets
@@ -221,12 +227,13 @@ func (a *accounts) createOwnPasskey(w http.ResponseWriter, r *http.Request, in p
 	answer := readAnswer(in.Passkey)
 	issued, isValid := a.verifyAnswer(answer, "create", userPresent|userVerified|hasCredential)
 
-	// The authenticator data has the id too: after 16 bytes for the model, and its length. The key
-	// after it is in CBOR, which is not read: the browser has given the same key in DER.
+	// The authenticator data repeats the id. Before it come 37 bytes of header, 16 bytes for the
+	// model and 2 bytes for the length of the id. After it comes the key in CBOR. That is not read:
+	// the browser sends the same key in DER.
 	id := answer.CredentialID
-	named := append(binary.BigEndian.AppendUint16(nil, uint16(len(id))), id...)
+	lengthAndID := append(binary.BigEndian.AppendUint16(nil, uint16(len(id))), id...)
 	isValid = isValid && len(id) > 0 && len(id) <= maxCredentialID && passkeyKey(answer.Proof) != nil &&
-		len(answer.Authenticator) > 53 && bytes.HasPrefix(answer.Authenticator[53:], named)
+		len(answer.Authenticator) > 53 && bytes.HasPrefix(answer.Authenticator[53:], lengthAndID)
 
 	var v invalid
 	v.check(isLine(in.Name, 1, 100), "name", fieldMalformed, "must be one line of 1 to 100 characters")
@@ -257,7 +264,7 @@ func (a *accounts) createOwnPasskey(w http.ResponseWriter, r *http.Request, in p
 	return writeCreated(w, created, "", err)
 }
 
-// endOwnPasskey answers DELETE /api/v1/auth/passkeys/{id}, if password and second factor are right.
+// endOwnPasskey answers DELETE /api/v1/auth/passkeys/{id}. It needs what createOwnPasskey needs.
 // The other sessions end, because the passkey may have opened one.
 func (a *accounts) endOwnPasskey(w http.ResponseWriter, r *http.Request, in confirmation) error {
 	if err := a.confirmPassword(r, in); err != nil {

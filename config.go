@@ -372,8 +372,9 @@ func lookup(env []string, name string) string {
 	return ""
 }
 
-// unknownSettings returns the variables that begin with CAIRN_ but name no setting. To each it adds
-// the setting that begins most alike, if at least three letters are.
+// unknownSettings returns the variables that begin with CAIRN_ but name no setting. It adds a hint
+// to a name that shares at least three letters after CAIRN_ with a setting: the setting that shares
+// the longest beginning.
 func unknownSettings(env []string) (unknown []string) {
 	known := settings(new(config), nil)
 	for _, pair := range env {
@@ -395,8 +396,8 @@ func unknownSettings(env []string) (unknown []string) {
 	return unknown
 }
 
-// missingRoots returns an error that names the dataset roots which are set, but are not there or
-// cannot be looked at.
+// missingRoots returns an error that names each root of CAIRN_DATASETS_DIR that is not there or
+// cannot be looked at. If the variable is not set, a missing default root is no error.
 func missingRoots(c config, env []string) (err error) {
 	if lookup(env, "CAIRN_DATASETS_DIR") == "" {
 		return nil

@@ -15,15 +15,15 @@ type mapView struct {
 	Hits  string    // an SVG path: the outlines of the files that are marked
 	Point string    // the position that was asked for, or ""
 	Place *position // the pixel of that position
-	Whole *coverage // the stored picture of all files, but for outliers; nil: not drawn yet
+	Whole *coverage // the stored picture of all files, with a list of outliers; nil: not drawn yet
 	Links []mapLink // to other parts
-	Fixed bool      // the page has no other part
+	Fixed bool      // the page shows only this part
 }
 
 // mapLink is a link to another part of the map.
 type mapLink struct {
 	Label string
-	Sign  string // instead of the label, for the eyes
+	Sign  string // the visible text; screen readers read Label
 	BBox  string
 }
 
@@ -48,8 +48,9 @@ func (api *apiReader) drawMap(d dataset, box mapBox) *mapView {
 
 // addMap adds the part of the map that the page's query asks for: bbox, or the extent without
 // outliers. at.x and at.y are the pixel of the map that was clicked. The page shows the files at
-// that pixel, or at the position in point. With scale the part changes instead: the pixel or,
-// without one, the position becomes its middle. Its width and height are multiplied by scale.
+// that pixel, or at the position in point. With scale, the middle of the part moves to that pixel
+// or, without one, to the position in point. The part's width and height are multiplied by scale,
+// and the click sets no position.
 func (d *datasetData) addMap(api *apiReader) {
 	query := api.r.URL.Query()
 	whole, box := api.wholeMap(d.datasetDetails)
@@ -84,7 +85,8 @@ func (d *datasetData) addMap(api *apiReader) {
 }
 
 // wholeMap returns the stored picture of a dataset that has located files, or nil if it is not
-// drawn yet. It also returns the box around all files but outliers.
+// drawn yet. It also returns the box around all files but outliers. Without a usable picture, that
+// is the box around all files, outliers included.
 func (api *apiReader) wholeMap(d datasetDetails) (whole *coverage, box mapBox) {
 	if api.err == nil {
 		whole, api.err = storedPicture(api.r.Context(), api.console.core.db, d.dataset, false)
@@ -92,11 +94,11 @@ func (api *apiReader) wholeMap(d datasetDetails) (whole *coverage, box mapBox) {
 	if whole != nil && whole.All.East > whole.All.West {
 		return whole, whole.All
 	}
-	return whole, boxOf(d.BBox) // the picture is not drawn yet, or has no files
+	return whole, boxOf(d.BBox) // the picture is not drawn yet, or shows no place
 }
 
-// readViewBox returns the box in a parameter of a query, or nil without it. It stores an error in
-// api.err.
+// readViewBox returns the box in the parameter of that name, or nil if it is empty or api.err is
+// set. A point is a box without a size. It stores an error in api.err.
 func readViewBox(api *apiReader, query url.Values, name string) *mapBox {
 	text := query.Get(name)
 	if text == "" || api.err != nil {
@@ -108,7 +110,8 @@ func readViewBox(api *apiReader, query url.Values, name string) *mapBox {
 	return f.box
 }
 
-// readNumber returns a number of a query, or 0 if it is not of a usual size.
+// readNumber returns the number in a parameter, or 0 if it is missing, malformed, or 1e6 or more in
+// size.
 func readNumber(query url.Values, name string) float64 {
 	n, err := strconv.ParseFloat(query.Get(name), 64)
 	isUsual := math.Abs(n) < 1e6
@@ -159,7 +162,8 @@ func (m *mapView) addPlace(point string, files []datasetFile) {
 // addHits marks a file.
 func (m *mapView) addHits(file extent) { m.Hits += m.frame.mark(file) }
 
-// around returns a box with this middle, and with the width and height of a multiplied by scale.
+// around returns a box with this middle. Its width and height are those of the receiver, times
+// scale.
 func (a mapBox) around(lon, lat, scale float64) mapBox {
 	width := (a.East - a.West) * scale
 	height := (a.North - a.South) * scale
@@ -178,7 +182,8 @@ func (a mapBox) around(lon, lat, scale float64) mapBox {
 	return box
 }
 
-// query returns the box as the query parameter bbox takes it, with about four digits of its size.
+// query returns the box as the query parameter bbox takes it. Each corner is rounded to a
+// ten-thousandth of the box's shorter side, or finer.
 func (a mapBox) query() string {
 	west, east := normalizeLongitudes(a.West, a.East)
 	parts := math.Pow(10, math.Ceil(math.Log10(1e4/min(a.East-a.West, a.North-a.South))))

@@ -27,7 +27,7 @@ func (c *core) isShared(r *http.Request) bool {
 
 // share sets the headers by which browsers show the answer to pages of other origins (Fetch
 // standard, section 3.2), and answers a preflight. There is no Access-Control-Allow-Credentials: a
-// page reads with the API token that somebody gave it, never with what the browser keeps.
+// page reads with the API token that somebody gave it, never with the browser's cookies.
 func (c *core) share(w *responseWriter, r *http.Request) {
 	if len(c.cfg.corsOrigins) == 0 || !sharedPaths.MatchString(r.URL.EscapedPath()) {
 		return

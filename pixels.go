@@ -67,8 +67,8 @@ type window struct {
 // voidRange is the samples that stand for a missing height.
 type voidRange struct{ from, to float64 }
 
-// decodeBudget is how much may still be decoded, in the unit of blockWork. nil is any amount. So a
-// request takes a bounded time, whatever the files say.
+// decodeBudget is how much work decoding may still take, in the unit of blockWork. It bounds the
+// time of a request, whatever the files say. A nil budget has no limit.
 type decodeBudget struct{ left float64 }
 
 // spend takes work from the budget. If not enough is left, it takes nothing and returns an
@@ -278,7 +278,8 @@ func (r *raster) readInto(ctx context.Context, w window, heights []float64) erro
 	return err
 }
 
-// blockWork returns how much work it is to decode a block: its size, 4 for each sample, and 4,096.
+// blockWork returns the work to decode a block, in bytes: its size, 4 for each column of each row,
+// and 4,096 for the block itself.
 func (r *raster) blockWork() float64 {
 	return float64(r.blockHeight*(r.samples.rowBytes+4*r.blockWidth) + 4096)
 }
