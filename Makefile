@@ -35,7 +35,7 @@ test-peers: postgres ## run, as root, the tests that need FUSE, huge files or ot
 	@command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ] || tools/install pgbouncer
 	@command -v cs2cs >/dev/null && command -v python3 >/dev/null || tools/install proj-bin proj-data python3
 	@command -v ogrinfo >/dev/null || tools/install gdal-bin
-	@/usr/bin/python3 -c 'import osgeo_utils, owslib, qgis.core' 2>/dev/null || tools/install python3-gdal python3-owslib python3-qgis
+	@/usr/bin/python3 -c 'import osgeo_utils, owslib, pyproj, qgis.core' 2>/dev/null || tools/install python3-gdal python3-owslib python3-pyproj python3-qgis
 	@command -v rsvg-convert >/dev/null || tools/install librsvg2-bin
 	@command -v zbarimg >/dev/null || tools/install zbar-tools
 	@command -v oathtool >/dev/null || tools/install oathtool

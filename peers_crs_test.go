@@ -4,7 +4,9 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"os/exec"
@@ -104,6 +106,82 @@ func cs2cs(from, to int, points [][2]float64, swapFrom, swapTo bool, arguments .
 	return answers
 }
 
+// projScript converts points with PROJ for each line of its input, which is JSON. As with cs2cs, angles are degrees.
+const projScript = `
+import json, math, sys
+from pyproj import CRS, Transformer
+
+def units(crs): # of a degree
+    return math.radians(1) / crs.axis_info[0].unit_conversion_factor if crs.is_geographic else 1
+
+for line in sys.stdin:
+    asked = json.loads(line)
+    try:
+        a, b = CRS.from_epsg(asked["from"]), CRS.from_epsg(asked["to"])
+        x, y = zip(*asked["points"])
+        x, y = Transformer.from_crs(a, b).transform([v * units(a) for v in x], [v * units(a) for v in y])
+        found = [[v / units(b), w / units(b)] if math.isfinite(v) and math.isfinite(w) else None for v, w in zip(x, y)]
+    except Exception:
+        found = None
+    print(json.dumps(found), flush=True)
+`
+
+// projProcess is one process that converts with PROJ. cs2cs needs a process for each pair of CRSs, which takes minutes for
+// all of them.
+type projProcess struct {
+	mu  sync.Mutex
+	in  io.Writer
+	out *json.Decoder
+}
+
+// startProj starts PROJ in Python.
+func startProj(t *testing.T) *projProcess {
+	t.Helper()
+	command := exec.Command("/usr/bin/python3", "-c", projScript)
+	command.Env = append(os.Environ(), "PROJ_NETWORK=OFF")
+	in, out := must(command.StdinPipe()), must(command.StdoutPipe())
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		in.Close()
+		if err := command.Wait(); err != nil {
+			t.Error(err)
+		}
+	})
+	return &projProcess{in: in, out: json.NewDecoder(out)}
+}
+
+// convert lets PROJ transform points, as cs2cs does.
+func (p *projProcess) convert(from, to int, points [][2]float64, swapFrom, swapTo bool) [][2]float64 {
+	swapped := func(point [2]float64, isSwapped bool) [2]float64 {
+		if isSwapped {
+			return [2]float64{point[1], point[0]}
+		}
+		return point
+	}
+	asked := make([][2]float64, len(points))
+	for i, point := range points {
+		asked[i] = swapped(point, swapFrom)
+	}
+
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	line := must(json.Marshal(map[string]any{"from": from, "to": to, "points": asked}))
+	var found []*[2]float64
+	if _, err := p.in.Write(append(line, '\n')); err != nil || p.out.Decode(&found) != nil || found == nil {
+		return nil
+	}
+	answers := make([][2]float64, len(found))
+	for i, point := range found {
+		if point == nil {
+			point = &[2]float64{math.NaN(), math.NaN()}
+		}
+		answers[i] = swapped(*point, swapTo)
+	}
+	return answers
+}
+
 // projectedCRSs returns the codes of every projected CRS and of the geographic CRS below it.
 func projectedCRSs(t *testing.T) (codes [][2]int) {
 	for _, key := range registryKeys(t) {
@@ -134,6 +212,7 @@ func onTwoCores[T any](items []T, work func(T)) {
 // counted as misses. Every point comes back within 1e-9 degrees.
 func TestPeerProjections(t *testing.T) {
 	areas, codes := crsAreas(t), projectedCRSs(t)
+	proj := startProj(t)
 	var mu sync.Mutex
 	var exceptions []string
 	unknown := 0
@@ -147,9 +226,9 @@ func TestPeerProjections(t *testing.T) {
 		points := area.points()
 		degrees := make([][2]float64, len(points)) // from the prime meridian
 		for i, p := range points {
-			degrees[i] = [2]float64{p[0] - base.primeMeridian, p[1]} // cs2cs takes grads in degrees
+			degrees[i] = [2]float64{p[0] - base.primeMeridian, p[1]} // PROJ takes grads in degrees here
 		}
-		theirs := cs2cs(code[1], code[0], degrees, areas[code[1]].swapped, area.swapped)
+		theirs := proj.convert(code[1], code[0], degrees, areas[code[1]].swapped, area.swapped)
 		fault, worst := "", 0.0
 		c, err := crsByCode(code[0])
 		if err != nil {
@@ -175,7 +254,7 @@ func TestPeerProjections(t *testing.T) {
 			worst = max(worst, apart(p, [2]float64{lon, lat}))
 		}
 		if theirs != nil && fault == "" {
-			for i, q := range cs2cs(code[0], code[1], ours, area.swapped, areas[code[1]].swapped) {
+			for i, q := range proj.convert(code[0], code[1], ours, area.swapped, areas[code[1]].swapped) {
 				worst = max(worst, apart(points[i], [2]float64{q[0] + base.primeMeridian, q[1]}))
 			}
 		}
