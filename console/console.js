@@ -30,7 +30,8 @@ function takeTimes() {
   };
   // A time that nobody touched is sent as it came: an hour of autumn comes twice in a zone.
   const send = (input, original, value) => input.form.addEventListener("formdata", e => {
-    const utc = input.value === input.defaultValue ? original : value(input.value.trim());
+    const isUntouched = original && input.value === input.defaultValue;
+    const utc = isUntouched ? original : value(input.value.trim());
     if (utc) e.formData.set(input.name, utc);
   });
   for (const input of document.querySelectorAll("input[type=datetime-local]")) {
@@ -41,8 +42,9 @@ function takeTimes() {
   // Those of the audit log are days or times. An end that is a day is the end of that day.
   for (const input of document.querySelectorAll(".filter input[name=since], .filter input[name=until]")) {
     const original = input.value;
-    show(input, new Date(original.endsWith("Z") ? original : NaN), " ");
-    send(input, original, text => {
+    const isTime = original.endsWith("Z");
+    show(input, new Date(isTime ? original : NaN), " ");
+    send(input, isTime && original, text => {
       const parts = /^(\d{4})-(\d\d)-(\d\d)(?:[ T](\d\d):(\d\d))?$/.exec(text);
       if (!parts) return text;
       const [, year, month, day, hour, minute] = parts;
@@ -135,7 +137,7 @@ function useMap() {
   });
   svg.addEventListener("pointermove", e => {
     if (!pointers.has(e.pointerId)) return;
-    if (!e.buttons) return leave(e); // the button was released outside
+    if (e.pointerType === "mouse" && !e.buttons) return leave(e); // the button was released outside
     const before = hand();
     pointers.set(e.pointerId, at(e));
     const after = hand();
