@@ -188,7 +188,8 @@ grid: {{plural .Tiles "tile"}} of {{or .CRS "no CRS"}}
 {{end}}
 {{- range .Contents}}{{.Attribute}}: {{.Values}}
 {{end}}
-{{- if .Covered}}covered: about {{printf "%.3g" .Covered}} km²
+{{- if .Covered}}covered: about {{if lt .Covered 1000.0}}{{printf "%.3g" .Covered}}
+{{- else}}{{printf "%.0f" .Covered}}{{end}} km²
 {{end}}
 {{- with .Checksums}}checksums: {{.Compared}} of {{plural .Listed "listed file"}} compared
 {{- "; "}}{{plural .Unlisted "other file"}} not listed

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -518,5 +519,15 @@ func TestLargeTiles(t *testing.T) {
 				t.Errorf("overlaps %v, want at least %d", found, want)
 			}
 		})
+	}
+}
+
+// TestReportArea: a large area is written in digits, without an exponent.
+func TestReportArea(t *testing.T) {
+	t.Parallel()
+	ts := startUsed(t)
+	report := ts.signIn("root", "all").must(200, "GET", "/api/v1/datasets/1/report", nil, "Accept: text/plain")
+	if covered := regexp.MustCompile(`covered: about \d{5} km²\n`); !covered.Match(report.body) {
+		t.Errorf("%s", report.body)
 	}
 }
