@@ -109,7 +109,7 @@ func (a *accounts) auditLoginRefusal(r *http.Request, found passwordRecord, err 
 		target = "user:" + found.Username
 	}
 
-	// To be asked for the code is no failure and counts for no throttle. Many of these answers
+	// Being asked for the code is no failure, and no throttle counts it. Many of these answers
 	// share an audit row.
 	if err == errOTPRequired {
 		asked := tally{

@@ -20,7 +20,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 	"unicode/utf8"
 )
 
@@ -126,12 +125,11 @@ func parsePages(passwordMin int) *template.Template {
 	return template.Must(pages.ParseFS(consoleFiles, "console/*.html"))
 }
 
-// visibleName returns the name of a file with escapes in place of characters that are not seen, or
-// that turn the text around them.
+// visibleName returns the name of a file with escapes in place of unsafe characters: see isUnsafe.
 func visibleName(name string) string {
 	var shown strings.Builder
 	for _, r := range name {
-		if unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) {
+		if isUnsafe(r) {
 			shown.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
 		} else {
 			shown.WriteRune(r)
@@ -166,14 +164,6 @@ func sizeText(n int64) string {
 		units = units[1:]
 	}
 	return threeDigits(size) + " " + units[0]
-}
-
-// threeDigits returns a positive number with three digits, or whole where it has more.
-func threeDigits(n float64) string {
-	if n >= 100 {
-		return fmt.Sprintf("%.0f", n)
-	}
-	return fmt.Sprintf("%.3g", n)
 }
 
 // show returns the handler of a page. It calls each of the changes on the page.
@@ -546,9 +536,9 @@ func (c *console) refuse(w http.ResponseWriter, r *http.Request, f url.Values, f
 
 // act returns the handler of a form: it sends the fields to a route of the API and goes on to the
 // page next. Path values in route and next are those of the request's path; {new} in next is the id
-// in the route's answer. If next is empty, the form's page shows the answer, which has a secret,
-// once. If the route refuses the form, the form's page shows the reason and what was typed. A form
-// that arrives twice acts once: see doOnce.
+// in the route's answer, and {code} is the field of that name. If next is empty, the form's page
+// shows the answer, which has a secret, once. If the route refuses the form, the form's page shows
+// the reason and what was typed. A form that arrives twice acts once: see doOnce.
 func (c *console) act(route, fields string, formPage pageRow, next string) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		f, err := readForm(r)
@@ -568,8 +558,7 @@ func (c *console) act(route, fields string, formPage pageRow, next string) handl
 			return goTo(w, answer.Next)
 		}
 
-		show := c.show(formPage, func(p *page) { p.Once = answer.Secret })
-		return show(w, r)
+		return c.show(formPage, func(p *page) { p.Once = answer.Secret })(w, r)
 	}
 }
 

@@ -90,11 +90,10 @@ func (c *console) previewMessage(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	show := c.show(formPage, func(p *page) {
+	return c.show(formPage, func(p *page) {
 		p.Data.(*messageData).Preview = &found
 		p.addForm(r, f)
-	})
-	return show(w, r)
+	})(w, r)
 }
 
 // roleNames returns the names of the roles, also for somebody who may only write messages to them.

@@ -228,7 +228,7 @@ func (c *console) filePage(api *apiReader) any {
 		box := boxOf(file.BBox)
 		lon, lat := box.middle()
 		data.Map = api.drawMap(d.dataset, box.around(lon, lat, 2))
-		data.Map.addHits(file.extent)
+		data.Map.addHit(file.extent)
 	}
 
 	api.title = visibleName(file.Path)

@@ -227,7 +227,7 @@ func TestMapNotDrawn(t *testing.T) {
 
 	api := &apiReader{console: ts.console, r: r}
 	m := api.drawMap(dataset{}, mapBox{West: 7, South: 46, East: 8, North: 47})
-	m.addHits(extent{})
+	m.addHit(extent{})
 	m.addPlace("7,46", []datasetFile{{}})
 	check(t, "reason", errors.Is(api.err, context.Canceled), true)
 }

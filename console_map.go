@@ -148,7 +148,7 @@ func (m *mapView) addLinks(box mapBox) {
 // addPlace marks a position that was asked for, and the files there.
 func (m *mapView) addPlace(point string, files []datasetFile) {
 	for _, file := range files {
-		m.addHits(file.extent)
+		m.addHit(file.extent)
 	}
 
 	at := readNumbers(point)
@@ -159,8 +159,8 @@ func (m *mapView) addPlace(point string, files []datasetFile) {
 	}
 }
 
-// addHits marks a file.
-func (m *mapView) addHits(file extent) { m.Hits += m.frame.mark(file) }
+// addHit marks a file.
+func (m *mapView) addHit(file extent) { m.Hits += m.frame.mark(file) }
 
 // around returns a box with this middle. Its width and height are those of the receiver, times
 // scale.

@@ -220,12 +220,11 @@ func (c *console) afterSignIn(w http.ResponseWriter, r *http.Request, f url.Valu
 		return goTo(w, next)
 	}
 
-	show := c.show(pageRow{
+	return c.show(pageRow{
 		template: "kept-form",
 		title:    "Send your form",
 		read: func(*apiReader) any {
 			return map[string]any{"Username": username, "Path": next, "Fields": kept}
 		},
-	})
-	return show(w, r)
+	})(w, r)
 }

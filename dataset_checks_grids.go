@@ -454,7 +454,7 @@ func (s *fileSet) checkOverlap(g *tileGrid, file int32, around []int32) {
 
 	share := fmt.Sprintf("%.3g %% of a tile", area/g.w/g.h*100)
 	if unitOfCRS(g.CRS) == " m" {
-		share = fmt.Sprintf("%.3g km²", area/1e6)
+		share = threeDigits(area/1e6) + " km²"
 	}
 
 	detail := fmt.Sprintf("it overlaps %s by %s, first ", plural(n, "tile"), share)

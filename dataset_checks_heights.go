@@ -107,6 +107,7 @@ func (s *fileSet) checkHeights() {
 		{"range", s.findFeet},
 		{"spikes", (*heightRecord).findSpikes},
 	}
+	wanted, isExpected := readHeightRange(s.expected.Heights)
 	for _, h := range s.heights {
 		for _, kind := range alone {
 			if detail := kind.find(h); detail != "" {
@@ -117,8 +118,7 @@ func (s *fileSet) checkHeights() {
 		}
 
 		// Heights that are not expected may still be right, so the other checks use them.
-		wanted := s.expected.Heights
-		if wanted != "" && !h.isFaulty && !h.isWithin(wanted, h.Min, h.Max) {
+		if isExpected && !h.isFaulty && !h.isWithin(wanted, h.Min, h.Max) {
 			s.foundIn("range", h.file, h.outside(wanted))
 		}
 	}
@@ -182,23 +182,20 @@ func (h *heightRecord) findUndeclared() string {
 	return fmt.Sprintf("0 in %.3g %% of its samples, where the others have a mean of %.4g", 100*frequent/valid, mean)
 }
 
-// isWithin reports whether heights of the file lie in a range in metres: see readHeightRange.
-func (h *heightRecord) isWithin(heights string, from, to height) bool {
-	low, high, _ := readHeightRange(heights)
-	return float64(from)*h.metres >= low && float64(to)*h.metres <= high
+// isWithin reports whether heights of the file, from one to another, lie in a range.
+func (h *heightRecord) isWithin(r heightRange, from, to height) bool {
+	return float64(from)*h.metres >= r.low && float64(to)*h.metres <= r.high
 }
 
-// outside says that the heights do not lie in a range in metres.
-func (h *heightRecord) outside(heights string) string {
-	return fmt.Sprintf("heights from %g to %g, not within %s m", h.Min, h.Max, heights)
+// outside says that the heights do not lie in a range.
+func (h *heightRecord) outside(r heightRange) string {
+	return fmt.Sprintf("heights from %g to %g, not within %s m", h.Min, h.Max, r)
 }
 
 // findRange says that no terrain has such heights. Spikes in terrain are findings of their own.
 func (h *heightRecord) findRange() string {
-	const (
-		ofTerrain = "-12000 to 9000" // in metres; the deepest sea has 10,900
-		widest    = 3_500            // deviation
-	)
+	const widest = 3_500                     // deviation, in metres
+	ofTerrain := heightRange{-12_000, 9_000} // the deepest sea has 10,900
 	if h.isWithin(ofTerrain, h.Min, h.Max) {
 		return ""
 	}

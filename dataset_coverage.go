@@ -145,7 +145,8 @@ func storedPicture(ctx context.Context, q querier, d dataset, byStatus bool) (*c
 	return stored.Picture, err
 }
 
-// drawView draws a part of the dataset or, if the view is nil, all of it. The picture says how.
+// drawView draws a part of the dataset or, if the view is nil, all of it. how has only the view,
+// byStatus and isInPage.
 func drawView(r *http.Request, core *core, d dataset, how coverage) (*coverage, error) {
 	slots := callerOf(r).slots
 	if err := slots.acquire(r.Context(), heavy); err != nil {
@@ -176,24 +177,23 @@ func frameCoverage(ctx context.Context, q querier, d dataset, how coverage) (c *
 	if err != nil {
 		return nil, err
 	}
-	details := c.details
 
 	var counts []string
 	for _, status := range fileStatuses() {
-		n := details.Files[status]
+		n := c.details.Files[status]
 		if n > 0 {
 			counts = append(counts, fmt.Sprintf("%s: %d", status, n))
 		}
 	}
 	if len(counts) > 0 {
-		files := plural(details.Files["total"], "file")
+		files := plural(c.details.Files["total"], "file")
 		c.Summary = fmt.Sprintf("%s (%s)", files, strings.Join(counts, ", "))
 	}
 
-	if details.BBox == nil {
-		return c, nil
+	if c.details.BBox != nil {
+		err = c.setFrame(ctx, q)
 	}
-	return c, c.setFrame(ctx, q)
+	return c, err
 }
 
 // draw draws the layers of a picture that has a frame.

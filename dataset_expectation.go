@@ -236,9 +236,9 @@ func (e *expectation) check() error {
 	}
 
 	if e.Heights != "" {
-		low, high, ok := readHeightRange(e.Heights)
+		heights, ok := readHeightRange(e.Heights)
 		v.check(ok, "heights", fieldMalformed, "must be two heights in metres, such as -10 to 3000")
-		e.Heights = fmt.Sprintf("%g to %g", low, high)
+		e.Heights = heights.String()
 	}
 
 	if e.Boundary != nil {
@@ -256,13 +256,19 @@ func (e *expectation) check() error {
 	return v.err()
 }
 
-// readHeightRange returns the heights in a text such as "-10 to 3000": the lowest and the highest.
-func readHeightRange(text string) (low, high float64, ok bool) {
+// heightRange is the lowest and the highest height that is expected, in metres.
+type heightRange struct{ low, high float64 }
+
+// String implements fmt.Stringer. readHeightRange reads the text again.
+func (r heightRange) String() string { return fmt.Sprintf("%g to %g", r.low, r.high) }
+
+// readHeightRange returns the range in a text such as "-10 to 3000".
+func readHeightRange(text string) (r heightRange, ok bool) {
 	heights := readNumbers(strings.Replace(text, "to", ",", 1))
 	if len(heights) != 2 || heights[0] > heights[1] {
-		return 0, 0, false
+		return r, false
 	}
-	return heights[0], heights[1], true
+	return heightRange{heights[0], heights[1]}, true
 }
 
 // plainCode returns an EPSG code without a sign or zeros before it. Any other text stays as it is.
@@ -283,7 +289,7 @@ type expectedLine struct {
 }
 
 // lineOfHeights is the name of the line of heights. Files that differ are findings of another kind:
-// see findRange.
+// see checkHeights.
 const lineOfHeights = "heights"
 
 // specifiedLine is a line of an expectation, before the files are compared with it.
@@ -333,8 +339,8 @@ func (line specifiedLine) value(r *fileRecord) string {
 		}
 	case lineOfHeights:
 		h := r.heights
-		hasHeights := h != nil && h.Voids < h.Samples
-		if hasHeights && !h.isWithin(line.want, h.Min, h.Max) {
+		wanted, _ := readHeightRange(line.want)
+		if h != nil && h.Voids < h.Samples && !h.isWithin(wanted, h.Min, h.Max) {
 			return "others"
 		}
 	default:

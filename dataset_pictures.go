@@ -101,12 +101,8 @@ func (c *catalogue) addHeightsOf(
 	p *heightPicture,
 	budget *decodeBudget,
 ) error {
-	metres := 1.0
-	if unit := file.heightUnit(); unit != nil {
-		metres = metresOf(*unit)
-	}
 	return c.readRaster(ctx, directory, file, budget, func(raster *raster) error {
-		return p.addHeights(ctx, raster, metres)
+		return p.addHeights(ctx, raster, metresOf(valueOr(file.heightUnit(), "")))
 	})
 }
 

@@ -188,8 +188,7 @@ grid: {{plural .Tiles "tile"}} of {{or .CRS "no CRS"}}
 {{end}}
 {{- range .Contents}}{{.Attribute}}: {{.Values}}
 {{end}}
-{{- if .Covered}}covered: about {{if lt .Covered 1000.0}}{{printf "%.3g" .Covered}}
-{{- else}}{{printf "%.0f" .Covered}}{{end}} km²
+{{- if .Covered}}covered: about {{digits .Covered}} km²
 {{end}}
 {{- with .Checksums}}checksums: {{.Compared}} of {{plural .Listed "listed file"}} compared
 {{- "; "}}{{plural .Unlisted "other file"}} not listed
@@ -203,6 +202,7 @@ grid: {{plural .Tiles "tile"}} of {{or .CRS "no CRS"}}
 func (report folderReport) text() ([]byte, error) {
 	parsed := template.Must(template.New("report").Funcs(template.FuncMap{
 		"line":    strings.NewReplacer("\n", " ").Replace,
+		"digits":  threeDigits,
 		"plural":  plural,
 		"unit":    unitOfCRS,
 		"upper":   strings.ToUpper,
@@ -488,4 +488,12 @@ func (tile missingTile) file() ElevationDatasetFileMeta {
 	}
 
 	return m
+}
+
+// threeDigits returns a positive number with three digits, or whole where it has more.
+func threeDigits(n float64) string {
+	if n >= 100 {
+		return fmt.Sprintf("%.0f", n)
+	}
+	return fmt.Sprintf("%.3g", n)
 }

@@ -269,6 +269,7 @@ func (f *fileFilter) readSortBy(text string) error {
 			"and at the end properties.title or id, each with + or - before it.")
 	}
 
+	// A key without a sign goes upwards. Other signs stay.
 	named := strings.NewReplacer(
 		",+", ",+",
 		",-", ",-",

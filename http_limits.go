@@ -127,8 +127,7 @@ func (l *limiter) length(caller string) int {
 type class int
 
 // The classes. All but light and sending begin with a slot of the pool of database connections.
-// Before that, the question who is calling has taken a slot of its own and given it back
-// (authorize, auth_access.go).
+// Before that, authorize (auth_access.go) takes a slot to ask who is calling, and gives it back.
 const (
 	light   class = iota // does not use the database
 	quick                // most routes

@@ -192,7 +192,7 @@ func serveCommand(ctx context.Context, o invocation) error {
 	// A file system that hangs must not keep the service from starting.
 	go func() {
 		if err := missingRoots(o.cfg, o.env); err != nil {
-			o.log.Warn("dataset root is missing", "error", err)
+			o.log.Warn("cannot look at a dataset root", "error", err)
 		}
 	}()
 

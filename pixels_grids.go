@@ -123,7 +123,7 @@ func (h *headerReader) openHGT(m *extent) (*raster, error) {
 type unpacked struct {
 	open   func() (io.Reader, error) // returns the content from the front
 	size   int64
-	budget *decodeBudget // of which each beginning takes the size
+	budget *decodeBudget // each start from the front takes size of it
 
 	r      io.Reader // nil before the first read and after an error
 	offset int64     // of the next byte

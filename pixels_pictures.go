@@ -10,7 +10,7 @@ import (
 // columns at the edges are a margin, which is not drawn.
 type heightPicture struct {
 	width, height int          // with the margin
-	places        [][2]float64 // where each pixel lies in a raster: see heightAt; the first is NaN: nowhere
+	places        [][2]float64 // where each pixel lies in a raster: see heightAt; the column is NaN: nowhere
 	heights       []float64    // in metres; NaN is void
 }
 

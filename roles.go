@@ -149,7 +149,7 @@ func (a *accounts) updateRole(w http.ResponseWriter, r *http.Request, c roleChan
 			return nil
 		}
 
-		// A requirement that is lifted and permissions that change may give the holders something.
+		// The holders may gain something if a requirement is lifted or the permissions change.
 		isLifted := before.RequiresSecondFactor && !after.RequiresSecondFactor
 		if isLifted || !slices.Equal(before.Permissions, after.Permissions) {
 			err := endOldCredentials(ctx, tx, by, roleHolders, before.ID, after.Permissions)

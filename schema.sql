@@ -181,9 +181,9 @@ CREATE INDEX audit_log_request_id_idx ON audit_log (request_id, id);
 
 -- The seals of the audit log's rows, numbered 1, 2, 3 and so on. The number of a seal that is lost is
 -- not used again, so the loss shows as a gap. mac is an HMAC of the seal before and of the row, under
--- a key derived from the key kid of the key file. checkpoint is null in all seals but one: when
--- retention deletes old rows and their seals, the newest of these seals stays. Its checkpoint is a MAC
--- which proves that retention deleted the rows up to this one, and its kid is the key of that MAC.
+-- a key derived from the key kid of the key file. At most one seal has a checkpoint: when retention
+-- deletes old rows and their seals, the newest of these seals stays. Its checkpoint is a MAC which
+-- proves that retention deleted the rows up to this one, and its kid is the key of that MAC.
 CREATE TABLE audit_seals (
   seq        bigint PRIMARY KEY,
   audit_id   bigint NOT NULL,

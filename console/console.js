@@ -266,7 +266,7 @@ function usePasskeys() {
     const field = button.form.elements[isNew ? "passkey" : "otp"];
     offerPasskey(button, field, isNew, () => button.form.requestSubmit());
   }
-  // Beside the fields for a code, on the pages of somebody who has a passkey.
+  // Somebody who has a passkey gets a button beside each field for a code.
   for (const field of document.querySelectorAll("main[data-has-passkey] form:not([action$='/confirm']) input[name=otp]")) {
     const button = document.createElement("button");
     button.type = "button";
