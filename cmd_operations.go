@@ -285,7 +285,7 @@ func checkConfig(_ context.Context, o invocation) error {
 	if len(unknown) > 0 {
 		return fmt.Errorf("there is no setting %s", strings.Join(unknown, ", "))
 	}
-	if err := missingRoots(o.cfg, o.env); err != nil {
+	if err := o.cfg.missingRoots(); err != nil {
 		fmt.Fprintln(o.stderr, "cairn: warning: CAIRN_DATASETS_DIR:", err)
 	}
 	return o.cfg.checkSecretsOutsideRoots()

@@ -29,6 +29,7 @@ type config struct {
 	stateDir       string   // absolute
 	databaseURL    string   // empty: a private PostgreSQL in the state directory
 	datasetRoots   []string // absolute, at least one
+	rootsAreSet    bool     // false: the only root is the default
 	keysFile       string   // empty: "keys" in the state directory, created at the first start
 	credentialsDir string   // systemd's $CREDENTIALS_DIRECTORY, or empty
 	accessTTL      time.Duration
@@ -247,6 +248,7 @@ func (c config) isOwnHost(host string) bool {
 
 // parseRoots stores the dataset roots, by default "datasets" beside the state directory.
 func (c *config) parseRoots(value string) error {
+	c.rootsAreSet = value != ""
 	byDefault := filepath.Join(filepath.Dir(c.stateDir), "datasets")
 	for _, root := range filepath.SplitList(cmp.Or(value, byDefault)) {
 		abs, err := filepath.Abs(root)
@@ -398,8 +400,8 @@ func unknownSettings(env []string) (unknown []string) {
 
 // missingRoots returns an error that names each root of CAIRN_DATASETS_DIR that is not there or
 // cannot be looked at. If the variable is not set, a missing default root is no error.
-func missingRoots(c config, env []string) (err error) {
-	if lookup(env, "CAIRN_DATASETS_DIR") == "" {
+func (c config) missingRoots() (err error) {
+	if !c.rootsAreSet {
 		return nil
 	}
 	for _, root := range c.datasetRoots {

@@ -168,7 +168,7 @@ func run(
 	if err != nil && c.need > needNothing {
 		return fmt.Errorf("%w; %w", err, errSettings)
 	}
-	if c.name != "serve" && lookup(env, "CAIRN_DATASETS_DIR") == "" {
+	if c.name != "serve" && !o.cfg.rootsAreSet {
 		o.cfg.adoptRoot()
 	}
 	o.log = newLogger(o.cfg, newLogWriter(env, stderr))
@@ -191,7 +191,7 @@ func serveCommand(ctx context.Context, o invocation) error {
 
 	// A file system that hangs must not keep the service from starting.
 	go func() {
-		if err := missingRoots(o.cfg, o.env); err != nil {
+		if err := o.cfg.missingRoots(); err != nil {
 			o.log.Warn("cannot look at a dataset root", "error", err)
 		}
 	}()
