@@ -409,10 +409,9 @@ func (c client) pageThrough(body map[string]any, before func(page int)) (ids []s
 }
 
 // TestSTACPaging: a search finds each file just once while analyses add, change and remove other rows.
-// TestPeerSTACPaging does the same with 100,000 files.
 func TestSTACPaging(t *testing.T) {
 	t.Parallel()
-	n := soakOr(10_000, 1000)
+	n := soakOr(100_000, 1000)
 	checkPaging(t, n, n/50)
 }
 

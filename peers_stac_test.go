@@ -132,9 +132,6 @@ func TestPeerGDAL(t *testing.T) {
 	}
 }
 
-// TestPeerSTACPaging is TestSTACPaging with 100,000 files.
-func TestPeerSTACPaging(t *testing.T) { checkPaging(t, 100_000, 1000) }
-
 // TestPeerVRT compares the mosaic with that of gdalbuildvrt: it has the same pixels, also over HTTP, and to open it GDAL
 // needs none of the files.
 func TestPeerVRT(t *testing.T) {
