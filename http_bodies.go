@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"sync"
 	"time"
+	"unicode/utf8"
 )
 
 // receiveBody reads the request's body into memory: at most size bytes, within bodyTimeout and the
@@ -124,4 +125,13 @@ func (b *receivedBody) Read(p []byte) (int, error) {
 func (b *receivedBody) release() {
 	b.bodies.add(b.caller, -b.bytes)
 	b.bytes = 0
+}
+
+// encodeBody returns the body of a request as JSON. Text that is not UTF-8 is a 400, because JSON
+// would replace it.
+func encodeBody(body map[string]any) ([]byte, error) {
+	if !utf8.ValidString(fmt.Sprint(body)) {
+		return nil, malformed(codeMalformedJSON, "The text is not UTF-8.")
+	}
+	return encodeJSON(body)
 }

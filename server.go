@@ -17,7 +17,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
-	"unicode/utf8"
 )
 
 // server is the whole service. It makes the components, has the route table and serves requests. It
@@ -403,15 +402,6 @@ func (w *buffered) Header() http.Header { return w.header }
 
 // WriteHeader implements http.ResponseWriter. The status is not needed: handlers return errors.
 func (w *buffered) WriteHeader(int) {}
-
-// encodeBody returns the body of a request as JSON. Text that is not UTF-8 is a 400, because JSON
-// would replace it.
-func encodeBody(body map[string]any) ([]byte, error) {
-	if !utf8.ValidString(fmt.Sprint(body)) {
-		return nil, malformed(codeMalformedJSON, "The text is not UTF-8.")
-	}
-	return encodeJSON(body)
-}
 
 // callAPI calls the handler of an API route for a page or, as the operator, for a command, and
 // returns the answer. For a page it checks the route's own permission. r has the path values of the
