@@ -29,7 +29,7 @@ import (
 const (
 	maxFileTokens     = 5_000
 	maxTestFileTokens = 8_000
-	maxProgramTokens  = 210_945
+	maxProgramTokens  = 211_041
 	maxAuditorTokens  = 33_500
 )
 

@@ -72,13 +72,19 @@ func (a *accounts) admit(rt route, w http.ResponseWriter, r *http.Request) (err 
 		return err
 	}
 
+	return waitForSlots(r, rt.class)
+}
+
+// waitForSlots waits until the request holds the slots that the class needs. The caller's
+// credential may have ended during the wait, so authorize asks the database again.
+func waitForSlots(r *http.Request, needed class) error {
+	c := callerOf(r)
 	began := time.Now()
-	if err := c.slots.acquire(r.Context(), rt.class); err != nil {
+	if err := c.slots.acquire(r.Context(), needed); err != nil {
 		return err
 	}
 
-	// The credential may have ended during the wait.
-	if waited := time.Since(began); waited > time.Millisecond {
+	if time.Since(began) > time.Millisecond {
 		return c.authorize(r.Context())
 	}
 	return nil
@@ -91,9 +97,11 @@ func (a *accounts) readCredential(rt route, r *http.Request) (err error) {
 	c := callerOf(r)
 	c.credential, err = a.headerCredential(r, rt.isPage())
 
-	// A credential in the header decides, even if it is not valid. errNotSignedIn: there is none.
+	// isCrossOrigin lets every read pass, so it is asked about a POST.
 	isForeign := r.Header["Origin"] != nil && rt.path != verifyPath && a.core.isCrossOrigin(r, http.MethodPost)
 	mayUseCookie := rt.isPage() || isRead(r) && !isForeign
+
+	// A credential in the header decides, even if it is not valid. errNotSignedIn: there is none.
 	if err != errNotSignedIn || !mayUseCookie {
 		return err
 	}

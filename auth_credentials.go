@@ -367,8 +367,7 @@ func createPasswordToken(ctx context.Context, tx pgx.Tx, userID string, ttl time
 }
 
 // setPassword stores a new password hash, audits it as action and voids the user's password token.
-// version is the credential_version that the caller has seen, or 0 for any. If the user has another
-// one now, the error is a 409. Requires lockAccess.
+// Requires lockAccess.
 //
 // It must be called before the sessions are ended, because it locks the user's row. A login under
 // way waits for this lock, and then finds that its credentials are old.

@@ -206,7 +206,8 @@ type passkeyRequest struct {
 // browser is trusted to send the user's own key. The other sessions end, and a login under way
 // fails, because they may have been opened without a second factor.
 func (a *accounts) createOwnPasskey(w http.ResponseWriter, r *http.Request, in passkeyRequest) error {
-	// An app's secret that is not confirmed yet was issued before this passkey was a second factor.
+	// An app's secret that is not confirmed yet was given out without this passkey being asked for.
+	// It must not become a second factor, so it goes.
 	const query = `
 		WITH void AS (
 			DELETE FROM totp_secrets

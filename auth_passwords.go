@@ -51,11 +51,11 @@ const queuePerCore = 64
 
 // passwordHasher makes and compares password hashes. It computes at most one on each core at a
 // time: more would be slower together and need 19 MiB each. The caller of a method "InSlot" must
-// hold a slot of the queue; the method hash takes one itself. These slots are not those of
-// http_limits.go.
+// hold a slot of the queue; the method hash takes one itself. A request holds this slot beside
+// those of its class.
 type passwordHasher struct {
 	argon   argonParameters
-	queue   *limiter      // one queue for all requests that hash a password or are about to
+	queue   *limiter      // requests that hash a password or are about to, all as one caller: everybody
 	running chan struct{} // holds an element for each hash that runs
 }
 

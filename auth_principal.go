@@ -20,7 +20,7 @@ type caller struct {
 	inBrowser  bool       // a browser that has a session cookie, or gets one with the answer to its login
 	principal  *principal // set by authorize or, on a page that is open to all, by recognize; nil before
 	slots      *slots     // what the request holds of the limits
-	confirmed  int64      // the credential_version under which confirmPassword succeeded; 0: it did not
+	confirmed  int64      // the credential_version that confirmPassword has looked at; 0: it was not called
 	isOperator bool       // a command of the operator calls the route within the program; there is no credential
 
 	releaseBody func() // gives back the memory of the body

@@ -151,9 +151,11 @@ type rotatedSession struct {
 //   - (b) It was replaced in the latest burst of refreshes, which began less than a grace period
 //     ago. Without this rule, a tab that is two refreshes behind would end the session.
 //
-// A burst ends a grace period after it began. The first one begins with the first refresh after the
-// login. The next refresh after a burst has ended begins a new one, which is dated back to the
-// refresh before it. An example with a grace period of 10 seconds:
+// A burst holds the generations from burst_generation on. It began at burst_began_at, and ends a
+// grace period later. The first refresh after a login begins a burst. Later, the first refresh
+// after the end of a burst begins a new one, which also takes in the refresh before: the new burst
+// has the time of that refresh, and holds the generation which it replaced. An example with a
+// grace period of 10 seconds:
 //
 //	second  refresh  burst began  accepted by (a)  accepted by (b)
 //	0       1 to 2   0            1 until 10       1 until 10

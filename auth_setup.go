@@ -85,7 +85,8 @@ func (a *accounts) ensureAdministrator(ctx context.Context) error {
 			"file", file, "page", a.core.cfg.baseURL+"/set-password")
 	}
 
-	// After the commit, so that a token without a file is void.
+	// The file goes after the commit. If Cairn ends between both, a file with a void token is left,
+	// never a valid token without its file.
 	if err == nil && isObsolete {
 		return removeIfThere(file)
 	}

@@ -45,10 +45,11 @@ type attempt struct {
 // The lockout does not apply in a network from which the account has signed in before: there,
 // failures neither lead to a lockout nor prolong one.
 func (a *accounts) newGuess(ctx context.Context, userID, login string, address netip.Addr) (attempt, error) {
-	// A subject is an HMAC of the name, under a key of the ring. A count that was begun under
-	// another key goes on under that key. So it outlives a new signing key. Both rules that have a
-	// subject use the same one: that of the lockout's count; without such a count, that of the
-	// newest count in this network; and without any, the one under the signing key.
+	// A subject is an HMAC of the name, under a key of the ring. A count that was begun under an
+	// older key goes on under that key, so that a new signing key forgives nobody. The query
+	// returns the subject of the running lockout count. If there is none, it returns the subject of
+	// the newest count in this network. If there is none either, it returns '', and the signing key
+	// makes the subject. Both rules that have a subject use this one.
 	const query = `
 		WITH begun AS (
 			SELECT account
@@ -389,5 +390,5 @@ func (a *accounts) throttledHash(ctx context.Context, counted attempt, work func
 // hashLoad returns how many password hashes are being computed, and how many requests hash a
 // password or wait to do so.
 func (a *accounts) hashLoad() (running, queued int) {
-	return len(a.hasher.running), a.hasher.queue.length("")
+	return len(a.hasher.running), a.hasher.queue.length(everybody)
 }

@@ -49,6 +49,8 @@ func (c *console) loginForm(w http.ResponseWriter, r *http.Request) error {
 	password := f.Get("password")
 	otp := f.Get("otp")
 	proof := optional(f, "proof")
+
+	// In the first step a code is ignored, so that the answer is the page of the second step.
 	if proof != nil {
 		password = ""
 	} else if password != "" {

@@ -160,6 +160,7 @@ func TestHugeRequests(t *testing.T) {
 		{"100,000 headers", "GET /api/v1/ping HTTP/1.1\r\nHost: cairn\r\n", "X-Header: value\r\n", 100_000, 431},
 		{"a chunked body of 1 GiB", login + "Transfer-Encoding: chunked\r\n\r\n", "10000\r\n" + strings.Repeat(" ", 1<<16) + "\r\n", 1 << 14, 413},
 		{"a body of 1 GiB", login + "Content-Length: 1073741824\r\n\r\n", strings.Repeat(" ", 1<<16), 1 << 14, 413},
+		{"a body of 1 MiB by nobody, whose length is looked at first", "POST /api/v1/system-messages HTTP/1.1\r\nHost: cairn\r\nContent-Length: 1048576\r\n\r\n", strings.Repeat(" ", 1<<16), 16, 413},
 		{"a body that nobody asked for", "POST /api/v1/auth/logout HTTP/1.1\r\nHost: cairn\r\nTransfer-Encoding: chunked\r\n\r\n", "10000\r\n" + strings.Repeat(" ", 1<<16) + "\r\n", 1 << 14, 413},
 		{"a body of a GET", "GET /api/v1/ping HTTP/1.1\r\nHost: cairn\r\nContent-Length: 1073741824\r\n\r\n", strings.Repeat(" ", 1<<16), 1 << 14, 200},
 	} {

@@ -11,6 +11,18 @@ import (
 	"unicode/utf8"
 )
 
+// checkLength refuses a body whose Content-Length is over size, before the database is asked who
+// sends it. The body of a read is dropped anyway.
+func checkLength(w http.ResponseWriter, r *http.Request, size int64) error {
+	if isRead(r) || r.ContentLength <= size {
+		return nil
+	}
+
+	// net/http reads up to 256 KiB more, and ends the connection if that does not arrive in time.
+	http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout))
+	return bodyError(&http.MaxBytesError{Limit: size})
+}
+
 // receiveBody reads the request's body into memory: at most size bytes, within bodyTimeout and the
 // time limit of the request. release gives back its room, and is never nil. A body of GET or HEAD
 // has no meaning (RFC 9110, section 9.3.1) and is dropped.

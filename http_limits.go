@@ -235,11 +235,11 @@ func newSlots(limits *limits, owner string) *slots {
 	return &slots{limits: limits, owner: owner}
 }
 
-// acquire waits until the request holds the slots that the class needs. A request that holds a slot
-// to compute keeps it, and needs no slot of a class.
+// acquire waits until the request holds the slots that the class needs. A heavy page that calls a
+// slow route holds a slot to compute already. It keeps this slot and takes none of the class slow:
+// the slot to compute bounds it more tightly.
 func (s *slots) acquire(ctx context.Context, needed class) error {
-	computes := s.releaseCore != nil
-	if !computes {
+	if s.releaseCore == nil {
 		if err := s.acquireClass(ctx, needed); err != nil {
 			return err
 		}

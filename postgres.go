@@ -266,6 +266,7 @@ func (p *privatePostgres) launch(data *os.Root, serverLog *os.File) error {
 		"-c", "listen_addresses=",
 		"-c", "fsync=on",
 		"-c", "jit=off",
+		"-c", "max_parallel_workers_per_gather=0", // a search computes on one core, so that others find one
 		"-c", "logging_collector=off",
 		"-c", "log_min_messages=log", // Cairn logs the errors of its statements
 		"-c", "log_checkpoints=off")

@@ -184,11 +184,12 @@ func TestPrivatePostgres(t *testing.T) {
 		   FROM pg_roles WHERE rolname = current_user`: "f f f f f",
 		`SELECT pg_get_userbyid(datdba) || ' ' || pg_encoding_to_char(encoding) || ' ' || datcollate
 		   FROM pg_database WHERE datname = 'cairn'`: "cairn UTF8 C",
-		`SHOW listen_addresses`: "",
-		`SHOW fsync`:            "on",
-		`SHOW data_checksums`:   "on",
-		`SHOW jit`:              "off",
-		`SHOW TimeZone`:         "UTC",
+		`SHOW listen_addresses`:                "",
+		`SHOW fsync`:                           "on",
+		`SHOW data_checksums`:                  "on",
+		`SHOW jit`:                             "off",
+		`SHOW max_parallel_workers_per_gather`: "0",
+		`SHOW TimeZone`:                        "UTC",
 	} {
 		var got string
 		if err := conn.QueryRow(t.Context(), query).Scan(&got); err != nil || strings.TrimPrefix(got, "Etc/") != want {

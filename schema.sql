@@ -181,9 +181,9 @@ CREATE INDEX audit_log_request_id_idx ON audit_log (request_id, id);
 
 -- The seals of the audit log's rows, numbered 1, 2, 3 and so on. The number of a seal that is lost is
 -- not used again, so the loss shows as a gap. mac is an HMAC of the seal before and of the row, under
--- a key derived from the key kid of the key file. At most one seal has a checkpoint: when retention
--- deletes old rows and their seals, the newest of these seals stays. Its checkpoint is a MAC which
--- proves that retention deleted the rows up to this one, and its kid is the key of that MAC.
+-- a key derived from the key kid of the key file. Retention deletes old rows, and all of their seals
+-- but the newest. The one that stays gets a checkpoint: a MAC which proves that retention deleted the
+-- rows up to this one. Its kid is then the key of that MAC. At most one seal has a checkpoint.
 CREATE TABLE audit_seals (
   seq        bigint PRIMARY KEY,
   audit_id   bigint NOT NULL,
@@ -327,9 +327,9 @@ CREATE TABLE known_networks (
   PRIMARY KEY (user_id, network)
 );
 
--- Breaks of the audit log become rows of it. A row that Cairn itself adds has a MAC in its column after,
--- so "cairn audit verify" does not report its break again. The rows of this statement have none. So
--- verify reports again what is still missing or wrong.
+-- Breaks of the audit log become rows of it. If Cairn itself adds such a row, the column "after" holds
+-- a MAC, by which "cairn audit verify" knows that the break was reported already. The rows that this
+-- statement adds hold none. So verify reports once more what is still missing or wrong.
 INSERT INTO audit_log (actor, credential, address, request_id, action, target, after)
   SELECT 'cairn', '', '', '', 'audit.break_found', 'audit', jsonb_build_object(
     'findings', jsonb_build_array(finding),

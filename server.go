@@ -349,6 +349,9 @@ func (s *server) call(rt route, w *responseWriter, r *http.Request) (err error) 
 	if err := checkQuery(r, rt.query); err != nil {
 		return err
 	}
+	if err := checkLength(w, r, rt.maxBody); err != nil {
+		return err
+	}
 
 	// A change, such as a logout, is completed even if the client leaves. So is a short read: to
 	// cancel its statement would close the connection to the database.
@@ -412,15 +415,16 @@ func (s *server) callAPI(r *http.Request, route, query string, body map[string]a
 		return nil, fmt.Errorf("call %s: there is no such route", route)
 	}
 
-	// The page and the route may ask for different permissions and limits. The operator may do all.
+	// The route may need slots that the page does not hold yet.
+	if err := waitForSlots(r, rt.class); err != nil {
+		return nil, err
+	}
+
+	// The page and the route may ask for different permissions. The operator may do all.
 	if rt.who != public && !callerOf(r).isOperator {
 		if err := rt.permit(principalOf(r)); err != nil {
 			return nil, err
 		}
-	}
-	// The route may need slots that the page does not hold yet.
-	if err := callerOf(r).slots.acquire(r.Context(), rt.class); err != nil {
-		return nil, err
 	}
 
 	// The route gets a request of its own, with the few headers that matter to it.
