@@ -1,10 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	_ "embed"
+	"encoding/json"
 	"fmt"
+	"html/template"
 	"math"
 	"net/http"
 	"strconv"
@@ -24,6 +27,7 @@ const (
 	typeGeoTIFF = "image/tiff; application=geotiff"
 	typeZIP     = "application/zip"
 	typeOpenAPI = "application/vnd.oai.openapi+json;version=3.0"
+	typeHTML    = "text/html"
 )
 
 // stacAPI describes the tree in OpenAPI 3.0. Clients of OGC API Features read it, and take the page
@@ -31,6 +35,11 @@ const (
 //
 //go:embed dataset_stac_api.json
 var stacAPI []byte
+
+// stacAPIPage is the template of a page that shows stacAPI to people.
+//
+//go:embed dataset_stac_api.html
+var stacAPIPage string
 
 // object is a JSON object.
 type object = map[string]any
@@ -48,7 +57,7 @@ func stacLink(rel, href, mediaType string) object {
 		"data":         "the datasets",
 		"conformance":  "conformance classes",
 		"service-desc": "the tree in OpenAPI 3.0",
-		"service-doc":  "the whole API, explained",
+		"service-doc":  "the tree, explained",
 	}
 
 	return object{
@@ -94,13 +103,12 @@ func (c *catalogue) getSTAC(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	base := c.core.baseURL(r)
-	root := base + stacPath
+	root := c.core.baseURL(r) + stacPath
 	links := []object{
 		stacLink("self", root, typeJSON),
 		stacLink("root", root, typeJSON),
 		stacLink("service-desc", root+"/api", typeOpenAPI),
-		stacLink("service-doc", base+"/api/v1/openapi.yaml", "application/yaml"),
+		stacLink("service-doc", root+"/api.html", typeHTML),
 		stacLink("conformance", root+"/conformance", typeJSON),
 		stacLink("data", root+"/collections", typeJSON),
 	}
@@ -134,6 +142,21 @@ func (c *catalogue) getSTACConformance(w http.ResponseWriter, _ *http.Request) e
 // getSTACAPI answers GET /api/v1/stac/api.
 func (c *catalogue) getSTACAPI(w http.ResponseWriter, _ *http.Request) error {
 	return writeBytes(w, http.StatusOK, typeOpenAPI, stacAPI)
+}
+
+// getSTACAPIPage answers GET /api/v1/stac/api.html, which OGC API Features demands.
+func (c *catalogue) getSTACAPIPage(w http.ResponseWriter, _ *http.Request) error {
+	var api object
+	if err := json.Unmarshal(stacAPI, &api); err != nil {
+		return err
+	}
+
+	var page bytes.Buffer
+	parsed := template.Must(template.New("api").Parse(stacAPIPage))
+	if err := parsed.Execute(&page, api); err != nil {
+		return fmt.Errorf("show description of the tree: %w", err)
+	}
+	return writeBytes(w, http.StatusOK, typeHTML, page.Bytes())
 }
 
 // collectionURL returns the URL of a dataset's collection.
@@ -291,6 +314,11 @@ func (c stacCollection) object(root string) object {
 			180,
 			90,
 		}
+	}
+
+	// It is rounded as the footprints are, so that it holds them.
+	for i, corner := range box {
+		box[i] = math.Round(corner*1e9) / 1e9
 	}
 
 	// The survey, if it is known, else the times of the files.

@@ -179,6 +179,8 @@ func stacRoutes(c *catalogue) []route {
 		reads(stacPath+"/api", datasetRead,
 			inJSON(c.getSTACAPI), quick,
 			"f"),
+		reads(stacPath+"/api.html", datasetRead,
+			c.getSTACAPIPage, quick),
 		reads(stacPath+"/conformance", datasetRead,
 			inJSON(c.getSTACConformance), quick,
 			"f"),
