@@ -494,6 +494,8 @@ func TestPasskeyRemoved(t *testing.T) {
 	thiefs := ts.newAuthenticator()
 	ada.addPasskey(thiefs)
 	id := ada.must(200, "GET", mePath, nil).text("id")
+	noApp := ada.refused(404, "not_found", "DELETE", "/api/v1/auth/totp", map[string]string{"current_password": testPassword})
+	check(t, "detail", noApp.text("detail"), "No authenticator app of ada.")
 
 	thief := ts.client().as(ts.client().loginPasskey(thiefs.answer(ts.client(), "get")).text("access_token"))
 	thief.must(200, "GET", mePath, nil)

@@ -299,12 +299,12 @@ func (a *accounts) enableTOTP(w http.ResponseWriter, r *http.Request, in totpCon
 	return writeEntity(w, map[string][]string{"recovery_codes": recovery}, "", err)
 }
 
-// deleteOwnTOTP answers DELETE /api/v1/auth/totp: it removes the caller's second factor, if
-// password and code are right.
+// deleteOwnTOTP answers DELETE /api/v1/auth/totp: it removes the caller's authenticator app,
+// if password and code are right.
 func (a *accounts) deleteOwnTOTP(w http.ResponseWriter, r *http.Request, in confirmation) error {
 	u := principalOf(r).user
 	if !u.TOTP {
-		return notFound("second factor of", u.Username)
+		return notFound("authenticator app of", u.Username)
 	}
 	if err := a.confirmPassword(r, in); err != nil {
 		return err

@@ -113,7 +113,8 @@ func TestAdminRequiresSecondFactor(t *testing.T) {
 	root.enrol(clock)
 	root.must(200, "GET", "/api/v1/users", nil)
 	script.must(200, "GET", "/api/v1/users", nil)
-	root.refused(403, "use_own_route", "DELETE", self+"/totp", nil)
+	own := root.refused(403, "use_own_route", "DELETE", self+"/totp", nil)
+	checkHas(t, "detail", own.text("detail"), "DELETE /api/v1/auth/passkeys/{id}")
 	script.refused(403, "use_own_route", "DELETE", self+"/totp", nil)
 
 	// user.manage removes the second factor of those who hold no more.

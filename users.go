@@ -128,7 +128,7 @@ func (c userChange) apply(u user) user {
 // errUseOwnRoute is the 403 of a change to oneself for which another route asks for the password.
 var errUseOwnRoute = forbidden(codeUseOwnRoute,
 	"Change your own e-mail address by PATCH /api/v1/auth/me, your own password by PUT /api/v1/auth/password "+
-		"and your own second factor by DELETE /api/v1/auth/totp.")
+		"and your own second factor by DELETE /api/v1/auth/totp and DELETE /api/v1/auth/passkeys/{id}.")
 
 // updateUser answers PATCH /api/v1/users/{id}. Absent fields stay unchanged.
 func (a *accounts) updateUser(w http.ResponseWriter, r *http.Request, c userChange) error {
