@@ -109,7 +109,8 @@ func TestAnalysisHeights(t *testing.T) {
 	checkHas(t, "STAC", item, `"raster:bands":[{"statistics":{"maximum":`)
 	checkHas(t, "STAC", item, stacRaster)
 	page := string(c.must(200, "GET", fmt.Sprintf("%s/files/%d", strings.TrimPrefix(dataset, "/api/v1"), id), nil).body)
-	checkHas(t, "page", page, fmt.Sprintf("<dd>%v to %v</dd>", want.Min, want.Max))
+	checkHas(t, "page", page, fmt.Sprintf("<dt>Lowest</dt><dd>%.2f</dd>", want.Min))
+	checkHas(t, "page", page, "of 1,024 samples")
 
 	// Nothing is read again, unless it has changed or must be.
 	c.analyze(dataset, withHeights)

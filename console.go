@@ -99,16 +99,17 @@ func parsePages(passwordMin int) *template.Template {
 		"plural": plural,
 		"tag":    tagOf,
 		"size":   sizeText,
-		"metres": func(m float64) string { return threeDigits(m) + " m" },
+		"digits": threeDigits,
 		"yes":    func(is *bool) bool { return is != nil && *is },
 		"json":   jsonText,
 		"health": healthOf,
-		"text":   func(text *string) string { return *cmp.Or(text, new("")) },
 		"input":  inputTime,
 		"once":   rand.Text,
 		"name":   visibleName,
 		"kind":   kindText,
 		"view":   viewOf,
+		"group":  grouped,
+		"unit":   unitOfCRS,
 
 		"passwordHint": func() string {
 			return fmt.Sprintf("At least %d characters. Any characters will do.", passwordMin)
@@ -166,15 +167,23 @@ func sizeText(n int64) string {
 	return threeDigits(size) + " " + units[0]
 }
 
+// grouped returns a number with commas between its thousands, and without decimals that are zero:
+// "1,246.35" for "1246.35".
+func grouped(number string) string {
+	number = strings.TrimSuffix(number, ".00")
+	digits := len(number) - len(strings.TrimLeft(number, "-0123456789"))
+	for at := digits - 3; at > 0 && number[at-1] != '-'; at -= 3 {
+		number = number[:at] + "," + number[at:]
+	}
+	return number
+}
+
 // show returns the handler of a page. It calls each of the changes on the page.
 func (c *console) show(row pageRow, changes ...func(*page)) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		p, err := c.readPageFor(r, row)
-		if err != nil && r.URL.RawQuery != "" {
-			return c.refuse(w, r, nil, row, err)
-		}
 		if err != nil {
-			return err
+			return c.refuse(w, r, nil, row, err)
 		}
 
 		for _, change := range changes {
@@ -273,6 +282,10 @@ func (c *console) writeErrorPage(w *responseWriter, r *http.Request, p *page, wr
 	}
 	p.Refusal = newRefusal(wrong, w.requestID)
 
+	// The first pass finds the label of the first wrong field, which the page shows at its top.
+	draft := *p
+	c.pages.ExecuteTemplate(io.Discard, p.Template, &draft) // the second pass has the same error
+
 	// After an error, nothing has been written yet.
 	err := c.writePage(w, wrong.status, p)
 	if err != nil {
@@ -299,7 +312,8 @@ func (c *console) recognizeWithoutRoute(r *http.Request) {
 	})
 }
 
-// newRefusal returns a problem as a page shows it. Its detail names the first field that is wrong.
+// newRefusal returns a problem as a page shows it. If the page shows the field that is wrong, Field
+// puts the field's label into the detail.
 func newRefusal(wrong *problem, requestID string) *refusal {
 	shown := &refusal{
 		Detail:     cmp.Or(refusalTexts()[wrong.code], wrong.detail),
@@ -322,39 +336,42 @@ func newRefusal(wrong *problem, requestID string) *refusal {
 		shown.Fields[field] = shown.Detail
 	}
 
-	// Some fields have another name on the pages.
-	labels := map[string]string{
-		"path":       "directory",
-		"paths":      "findings",
-		"note":       "why they are accepted",
-		"expires_at": "until",
+	// These begin with the name of a parameter: "point must be 2 numbers".
+	name, rule, _ := strings.Cut(wrong.detail, " ")
+	if wrong.code == codeWrongType || wrong.code == codeExclusive {
+		shown.Fields[name] = rule
 	}
 
-	// Backward, so that the first field is the last to set the detail.
+	// Backward, so that the first thing that is wrong with a field is the last to be set.
 	for _, f := range slices.Backward(wrong.fields) {
-		shown.Detail = cmp.Or(labels[f.Field], strings.ReplaceAll(f.Field, "_", " ")) + ": " + f.Detail
-		shown.Fields[f.Field] = f.Detail
+		shown.Fields[f.Field] = strings.Replace(f.Detail, timeRule, pageTimeRule, 1)
 	}
 	return shown
 }
+
+// pageTimeRule is timeRule as the pages take times.
+const pageTimeRule = "must be a day or a time, such as 2026-01-31 or 2026-01-31 12:00"
 
 // refusalTexts returns the details of problems, by code, that a page words for people. Those of the
 // API name its routes and fields.
 func refusalTexts() map[problemCode]string {
 	return map[problemCode]string{
-		codeAlreadyPublished: "The announcement has been published. Its time cannot be changed any more.",
-		codeBodyTooLarge:     "The form is too large.",
-		codeBodyUnreadable:   "The form did not arrive whole. Send it again.",
-		codeInvalidCursor:    "This part of the list is not there any more. Open the list again.",
-		codeNotAddressed:     "There is no such announcement for you.",
-		codeOTPRequired:      "Type the code that your app shows, or a recovery code, or use your passkey.",
-		codePermissionInUse:  "Roles or API tokens hold this permission. Take it from the roles, and end the tokens.",
+		codeAlreadyPublished:   "The announcement has been published. Its time cannot be changed any more.",
+		codeBodyTooLarge:       "The form is too large.",
+		codeBodyUnreadable:     "The form did not arrive whole. Send it again.",
+		codeDuplicateParameter: "The address says something twice. Open the page again and search there.",
+		codeMalformedQuery:     "The address is malformed. Open the page again and search there.",
+		codeInvalidCursor:      "This part of the list is not there any more. Open the list again.",
+		codeNotAddressed:       "There is no such announcement for you.",
+		codeOTPRequired:        "Type the code that your app shows, or a recovery code, or use your passkey.",
+		codePermissionInUse:    "Roles or API tokens hold this permission. Take it from the roles, and end the tokens.",
 		codeRoleBuiltIn: "The roles admin and member cannot be deleted. For admin you can only set whether its " +
 			"holders need a second factor.",
 		codeRoleInUse: "Users hold this role. Take it from them first, on the page of each.",
 		codeStale: "Somebody has changed this since you opened the page. What you have typed is kept: send it again " +
 			"to replace their change, or open the page again to see it.",
 		codeTOTPNotBegun:        "The secret has expired. Set the second factor up again.",
+		codeUnknownParameter:    "The address has a part that this page does not know. Open the page again and search there.",
 		codeSecondFactorMissing: "One of your roles requires a second factor. Set one up on the page of your account.",
 		codeUseOwnRoute:         "This is your own account. Change it on your own page: follow your name at the top.",
 	}
@@ -525,6 +542,7 @@ func (c *console) refuse(w http.ResponseWriter, r *http.Request, f url.Values, f
 	plain.URL.RawQuery = ""
 	if p, failed := c.readPageFor(plain, formPage); failed == nil {
 		p.Query = r.URL.Query()
+		p.Form = p.Query
 		if !isRead(r) {
 			p.addForm(r, f)
 		}
@@ -740,6 +758,9 @@ func (p *page) Field(action, name, label, kind, value, hint string) field {
 		f.Error = p.Refusal.Fields[name]
 		f.Focus = f.Error != "" && !p.hasFocus
 		p.hasFocus = p.hasFocus || f.Focus
+		if f.Focus && f.Error != p.Refusal.Detail {
+			p.Refusal.Detail = label + ": " + f.Error
+		}
 	}
 	isPassword := strings.HasSuffix(kind, "password")
 	if p.Form.Has(name) && !isPassword {
@@ -749,13 +770,12 @@ func (p *page) Field(action, name, label, kind, value, hint string) field {
 }
 
 // Factor returns the input of a form for the reader's second factor. The script adds a button that
-// fills it in with a passkey.
+// fills it in with a passkey. If the reader has no app, that is the only way.
 func (p *page) Factor(action string) field {
-	label := "Code from your app, or a recovery code"
-	if !p.User.TOTP {
-		label = "Answer of your passkey"
+	if p.User.TOTP {
+		return p.Field(action, "otp", "Code from your app, or a recovery code", "code!", "", "")
 	}
-	return p.Field(action, "otp", label, "code!", "", "")
+	return p.Field(action, "otp", "Your passkey", "passkey", "", "")
 }
 
 // Choice returns a field with options, "value=label" or just "value", of which one is chosen.

@@ -110,11 +110,32 @@ func (api *apiReader) roleNames() (names []string) {
 
 // usersPage returns the data of a page of the list of users.
 func (c *console) usersPage(api *apiReader) any {
+	users := getPage[user](api, "/api/v1/users")
+
 	return map[string]any{
-		"Users":    getPage[user](api, "/api/v1/users"),
+		"Users":    users,
+		"Invited":  api.invited(users...),
 		"AllRoles": api.roleNames(),
 		"Member":   []string{memberRole}, // the roles that a new user has
 	}
+}
+
+// invited returns the ids of those of the users who may sign in, but have not set a password yet.
+func (api *apiReader) invited(users ...user) (ids []string) {
+	const query = `
+		SELECT coalesce(array_agg(id::text), '{}')
+		FROM users
+		WHERE id::text = ANY ($1)
+			AND status = 'active'
+			AND password_hash IS NULL`
+
+	for _, u := range users {
+		ids = append(ids, u.ID)
+	}
+	if api.err == nil {
+		ids, api.err = scalar[[]string](api.r.Context(), api.console.core.db, "list invited users", query, ids)
+	}
+	return ids
 }
 
 // userPage returns the data of the page of a user.
@@ -126,12 +147,14 @@ func (c *console) userPage(api *apiReader) any {
 	return struct {
 		user
 		Tag      string
+		Invited  []string // the user's id, or nothing
 		AllRoles []string
 		Sessions []sessionView
 		Tokens   []apiToken
 	}{
 		u,
 		u.tag(),
+		api.invited(u),
 		api.roleNames(),
 		getAll[sessionView](api, "/api/v1/users/{id}/sessions"),
 		getAll[apiToken](api, "/api/v1/users/{id}/tokens"),

@@ -83,7 +83,7 @@ func (c *console) datasetPage(api *apiReader) any {
 	if d.BBox != nil && api.err == nil {
 		d.addMap(api)
 	}
-	if d.Position != "" && d.Map != nil {
+	if d.Position != "" {
 		query := url.Values{
 			"point": {d.Position},
 			"limit": {"50"},
@@ -143,6 +143,8 @@ func (c *console) profilePage(api *apiReader) any {
 	if p.From == "" || p.To == "" {
 		return p
 	}
+	readViewBox(api, query, "from", 2)
+	readViewBox(api, query, "to", 2)
 
 	line := url.Values{
 		"line":    {positionText(p.From) + "," + positionText(p.To)},

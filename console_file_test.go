@@ -53,11 +53,13 @@ func TestFilePage(t *testing.T) {
 		"/data/a%27$%28b%29%20%231.tif'")
 	cut := linkOf(list, "cut.tif")
 	b.shows(200, "GET", cut, "", "no_georef", "report#f-no_extent", "error")
-	checkHas(t, "report", b.shows(200, "GET", pages+"/report", ""), `href="`+cut+`"`)
+	b.shows(200, "GET", pages+"/report", "", `href="`+cut+`"`, `<details class="accept"><summary>`)
+	checkLacks(t, "report for a reader", ts.browse("reader").shows(200, "GET", pages+"/report", ""), "<details")
 
-	// Ticks on the report accept findings together, and none is refused.
+	// Ticks on the report accept findings together, and none is refused. The refused form is open.
 	accept := pages + "/accepted"
-	b.shows(422, "POST", accept, "code=no_extent&note=known", "must name at least one finding")
+	b.shows(422, "POST", accept, "code=no_extent&note=known", "must name at least one finding",
+		`<details class="accept" open><summary>`, `value="known"`)
 	b.goes(pages+"/report?done=saved#f-no_extent", accept, "code=no_extent&note=known&paths=cut.tif&paths=old/")
 	b.shows(200, "GET", pages+"/report", "", "2 accepted", "No findings.")
 	b.shows(200, "GET", cut, "", "(accepted)")
@@ -68,6 +70,49 @@ func TestFilePage(t *testing.T) {
 	checkLacks(t, "page without dataset.download", page, "Download")
 	checkLacks(t, "page without dataset.download", page, "/data/")
 	reader.shows(404, "GET", pages+"/files/999", "")
+}
+
+// TestFileNumbers: the page of a file rounds its heights to the centimetre, and says the posting of
+// the grid and the unit of both.
+func TestFileNumbers(t *testing.T) {
+	t.Parallel()
+	for number, want := range map[string]string{
+		"7":           "7",
+		"-999":        "-999",
+		"1000":        "1,000",
+		"-1234567.50": "-1,234,567.50",
+		"12345.00":    "12,345",
+		"1024 tiles":  "1,024 tiles",
+		"NaN":         "NaN",
+	} {
+		check(t, "grouped "+number, grouped(number), want)
+	}
+
+	ts := startServer(t, nil)
+	root := ts.signIn("root", "all")
+	folder := filepath.Join(ts.datasets, "tiles")
+	slope := terrainTIFF(0, 0, func(x, y float64) float64 { return 1000.1234 + x })
+	empty := terrainTIFF(1, 0, func(x, y float64) float64 { return -9999 })
+	err := errors.Join(
+		os.MkdirAll(folder, 0o755),
+		os.WriteFile(filepath.Join(folder, "a.tif"), slope.build(), 0o644),
+		os.WriteFile(filepath.Join(folder, "b.tif"), empty.build(), 0o644),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dataset := root.addDataset("tiles")
+	root.analyze(dataset, withHeights)
+
+	b := ts.browse("root")
+	page := strings.TrimPrefix(dataset, "/api/v1") + "/files/"
+	files := root.files(dataset)
+	b.shows(200, "GET", fmt.Sprint(page, files["a.tif"].ID), "",
+		"<dd>10 m per column", "-10 m per row</dd>", "does not say in which unit",
+		"<dt>Lowest</dt><dd>1,005.12</dd>", "<dt>Highest</dt><dd>1,315.12</dd>",
+		"<dd>500000, 5399680, 500320, 5400000</dd>", "<dd>0 of 1,024 samples</dd>")
+	void := b.shows(200, "GET", fmt.Sprint(page, files["b.tif"].ID), "", "<dd>1,024 of 1,024 samples</dd>")
+	checkLacks(t, "page without heights", void, "Lowest")
 }
 
 // TestHealth: the start page shows the datasets with problems first, and the steps of a new

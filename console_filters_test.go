@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestRefusedFilters: a filter that is refused leaves the reader on the page, with what was typed. Days and positions are
-// taken as people type them.
+// TestRefusedFilters: a filter that is refused leaves the reader on the page, with what was typed, and with an error that
+// begins with the label of the field. Days and positions are taken as people type them.
 func TestRefusedFilters(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -22,6 +22,29 @@ func TestRefusedFilters(t *testing.T) {
 	b.shows(422, "GET", "/audit?since=yesterday&actor=root", "",
 		`value="yesterday"`, `value="root"`, `role="alert"`, "Details of row", "<title>Error: Audit log")
 	b.shows(400, "GET", "/datasets/1/files?point=here", "", `value="here"`, "a.tif")
+	for _, test := range []struct{ path, alert, kept string }{
+		{"/users?q=ab", "Name or address: must have 3 or more", `value="ab"`},
+		{"/users?role=nobody", "Role: there is no role", `value="nobody"`},
+		{"/audit?until=soon", "To (UTC): must be a day or a time, such as 2026-01-31", `value="soon"`},
+		{"/files?resolution_min=fine", "Pixels from, in metres: must be a number", `value="fine"`},
+		{"/files?point=here", "At longitude, latitude: must be 2 numbers", `value="here"`},
+		{"/files?bbox=7,46", "In west, south, east, north: must be 4 numbers", `value="7,46"`},
+		{"/files?intersects=area", "In an area (GeoJSON): must be a GeoJSON geometry", ">area</textarea>"},
+		{"/files?point=7,46&bbox=7,46,8,47", "At longitude, latitude: cannot be used together with a box", `value="7,46,8,47"`},
+		{"/datasets/1?point=400,46", "Files at longitude, latitude: longitudes go from", `value="400,46"`},
+		{"/datasets/1/profile?from=here&to=7.5,45.9", "From longitude, latitude: must be 2 numbers", `value="7.5,45.9"`},
+		{"/users?nothing=1", "The address has a part that this page does not know", ""},
+	} {
+		a := b.page("GET", test.path, "")
+		_, alert, _ := strings.Cut(string(a.body), `role="alert"`)
+		alert, _, _ = strings.Cut(alert, "</div>")
+		if a.status < 400 || a.status >= 500 {
+			t.Errorf("%s: status %d", test.path, a.status)
+		}
+		checkHas(t, test.path, alert, test.alert)
+		checkLacks(t, test.path, alert, "query parameter")
+		checkHas(t, test.path, string(a.body), test.kept)
+	}
 	b.shows(422, "GET", "/datasets/1?bbox=7,46,10,400", "", "longitudes go from", "Start an analysis")
 	b.shows(200, "GET", "/audit?since=2020-01-31", "", "Details of row")
 	b.shows(200, "GET", "/audit?since=2020-01-31+12:00&until=2999-01-31", "", "Details of row")
@@ -132,6 +155,42 @@ func TestOwnUserPage(t *testing.T) {
 	}
 	b.shows(200, "GET", "/users/"+other, "", "/users/"+other+"/delete", "/password-reset")
 	b.shows(200, "GET", "/inbox?unread=true", "", "You have read everything.")
+}
+
+// TestInvitedUsers: pages call an active user without a password invited. The API's status stays active. A disabled user
+// is not invited.
+func TestInvitedUsers(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	root := ts.signIn("root", "all")
+	created := root.must(201, "POST", "/api/v1/users", map[string]string{"username": "ada"})
+	page := "/users/" + created.text("id")
+	b := ts.browse("root")
+	const tag = `<span class="tag invited">invited</span>`
+
+	ts.exec(`UPDATE users SET status = 'disabled' WHERE username = 'admin'`) // it has no password either
+	check(t, "invited users", strings.Count(b.shows(200, "GET", "/users", ""), tag), 1)
+	b.shows(200, "GET", page, "", tag, "No password yet.", "Make a link to set the password")
+	check(t, "status", created.text("status"), "active")
+
+	reset := map[string]string{"token": created.text("password_token"), "new_password": testPassword}
+	ts.client().must(204, "POST", "/api/v1/auth/password-reset", reset)
+	checkLacks(t, "the page of a user with a password", b.shows(200, "GET", page, ""), tag)
+	checkLacks(t, "the list", b.shows(200, "GET", "/users", ""), tag)
+}
+
+// TestFactorWithoutApp: the forms of somebody who has only passkeys offer no field to type a code into. Without JavaScript
+// they say what is missing.
+func TestFactorWithoutApp(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	ts.addUser("ada", datasetRead)
+	b := ts.browse("ada")
+	ts.exec(`UPDATE users SET passkey = true WHERE username = 'ada'`)
+	page := b.shows(200, "GET", "/account", "", `<input type="hidden" name="otp" value="">`, "passkeys need JavaScript")
+	checkLacks(t, "the page", page, `type="text" name="otp"`)
+	form := "email=ada@example.org&current_password=" + testPassword
+	b.shows(403, "POST", "/account/email", form, `<p class="error">Type the code`)
 }
 
 // TestApprovalPages: an administrator learns of accounts that wait for approval, and their owners learn that they wait.

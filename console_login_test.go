@@ -242,7 +242,7 @@ func TestTOTPPages(t *testing.T) {
 	shown = b.shows(403, "POST", "/account/totp/confirm", confirm+phone.wrong(), "<svg", secret)
 	shown = b.shows(200, "POST", "/account/totp/confirm", confirm+phone.code(0), "They are shown only now")
 	recovery := regexp.MustCompile(`<code class="secret">([A-Z2-7-]+)<`).FindAllStringSubmatch(shown, -1)
-	if len(recovery) != 10 || strings.Contains(b.shows(200, "GET", "/account/totp", "", "Remove the second factor"), secret) {
+	if len(recovery) != 10 || strings.Contains(b.shows(200, "GET", "/account/totp", "", "Remove the app"), secret) {
 		t.Errorf("%d recovery codes", len(recovery))
 	}
 

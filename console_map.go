@@ -54,13 +54,13 @@ func (api *apiReader) drawMap(d dataset, box mapBox) *mapView {
 func (d *datasetData) addMap(api *apiReader) {
 	query := api.r.URL.Query()
 	whole, box := api.wholeMap(d.datasetDetails)
-	if asked := readViewBox(api, query, "bbox"); asked != nil {
+	if asked := readViewBox(api, query, "bbox", 4); asked != nil {
 		box = *asked
 	}
 
 	d.Position = positionText(query.Get("point"))
 	lon, lat := box.middle()
-	if point := readViewBox(api, url.Values{"point": {d.Position}}, "point"); point != nil {
+	if point := readViewBox(api, query, "point", 2); point != nil {
 		lon, lat = point.middle()
 	}
 
@@ -98,16 +98,21 @@ func (api *apiReader) wholeMap(d datasetDetails) (whole *coverage, box mapBox) {
 }
 
 // readViewBox returns the box in the parameter of that name, or nil if it is empty or api.err is
-// set. A point is a box without a size. It stores an error in api.err.
-func readViewBox(api *apiReader, query url.Values, name string) *mapBox {
+// set. It has so many numbers: 4, or 2 of a point, which is a box without a size. It stores an error
+// in api.err.
+func readViewBox(api *apiReader, query url.Values, name string, size int) *mapBox {
 	text := query.Get(name)
 	if text == "" || api.err != nil {
 		return nil
 	}
 
-	f, err := readFileFilter(url.Values{name: {text}})
+	var v invalid
+	box, err := readBox(&v, name, readNumbers(positionText(text)), size)
+	if err == nil {
+		err = v.err()
+	}
 	api.err = err
-	return f.box
+	return box
 }
 
 // readNumber returns the number in a parameter, or 0 if it is missing, malformed, or 1e6 or more in

@@ -291,7 +291,7 @@ func TestThreeDigits(t *testing.T) {
 		111_319.5: "111320 m",
 	} {
 		var b strings.Builder
-		page := template.Must(template.Must(parsePages(8).Clone()).New("pixel").Parse("{{metres .}}"))
+		page := template.Must(template.Must(parsePages(8).Clone()).New("pixel").Parse("{{digits .}} m"))
 		if err := page.Execute(&b, metres); err != nil || b.String() != want {
 			t.Errorf("%v m: %s, want %s %v", metres, b.String(), want, err)
 		}
@@ -880,7 +880,7 @@ func TestRefusalTexts(t *testing.T) {
 		{"/inbox/99/read", "", "no such announcement"},
 		{"/roles/1/delete", "", "roles admin and member"},
 		{"/account/totp/confirm", "otp=123456", "Set the second factor up again"},
-		{"/account/password", "current_password=x&new_password=short", "new password: must have"},
+		{"/account/password", "current_password=x&new_password=short", "New password: must have"},
 	} {
 		a := b.page("POST", test[0], test[1])
 		_, alert, _ := strings.Cut(string(a.body), `role="alert"`)

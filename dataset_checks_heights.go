@@ -189,7 +189,7 @@ func (h *heightRecord) isWithin(r heightRange, from, to height) bool {
 
 // outside says that the heights do not lie in a range.
 func (h *heightRecord) outside(r heightRange) string {
-	return fmt.Sprintf("heights from %g to %g, not within %s m", h.Min, h.Max, r)
+	return fmt.Sprintf("heights from %.7g to %.7g, not within %s m", h.Min, h.Max, r)
 }
 
 // findRange says that no terrain has such heights. Spikes in terrain are findings of their own.
@@ -213,7 +213,7 @@ func (h *heightRecord) findSpikes() string {
 	if h.Spikes == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%s, first at column %d, row %d; heights from %g to %g",
+	return fmt.Sprintf("%s, first at column %d, row %d; heights from %.7g to %.7g",
 		plural(h.Spikes, "spike"), h.SpikeAt[0], h.SpikeAt[1], h.Min, h.Max)
 }
 

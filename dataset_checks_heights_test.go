@@ -231,7 +231,7 @@ func TestExpectedHeights(t *testing.T) {
 	}
 	all := fmt.Sprintf("%g to %g", math.Floor(low), math.Ceil(high))
 	s, found := d.checkExpecting(t, expectation{Heights: all})
-	want := fmt.Sprintf("%s: heights from %g to 4000, not within %s m", tileName(9, 12), d.rows[tileName(9, 12)].found.Statistics.Min, all)
+	want := fmt.Sprintf("%s: heights from %.7g to 4000, not within %s m", tileName(9, 12), d.rows[tileName(9, 12)].found.Statistics.Min, all)
 	check(t, "findings of range", fmt.Sprint(found["range"]), fmt.Sprint([]string{want}))
 	check(t, "line", fmt.Sprint(s.lines), fmt.Sprintf("[{heights %s false 1 of 256 files differ}]", all))
 

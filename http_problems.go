@@ -138,6 +138,9 @@ func (v *invalid) oneOf(field string, text *string, values ...string) {
 	v.check(isKnown, field, fieldUnknown, detail)
 }
 
+// timeRule says which text is a time.
+const timeRule = "must be a time with its zone, as in RFC 3339: 2026-01-31T12:00:00Z"
+
 // time reads a time in the form of RFC 3339, to the microsecond, as the database stores it. It
 // notes the field and returns nil if the text is not a time with a zone. Nil stays nil.
 func (v *invalid) time(field string, text *string) *time.Time {
@@ -149,8 +152,7 @@ func (v *invalid) time(field string, text *string) *time.Time {
 	at = at.UTC().Truncate(time.Microsecond)
 	hasPlainYear := at.Year() >= 1 && at.Year() <= 9999
 	if err != nil || !hasPlainYear {
-		v.check(false, field, fieldMalformed,
-			"must be a time with its zone, as in RFC 3339: 2026-01-31T12:00:00Z")
+		v.check(false, field, fieldMalformed, timeRule)
 		return nil
 	}
 	return &at

@@ -241,8 +241,7 @@ async function askPasskey({ isNew, isAlone, owner }) {
 }
 
 // Lets a button fill a field of its form with the answer of a passkey. then is called after that.
-function offerPasskey(button, field, isNew, then) {
-  const isAlone = field.type === "hidden";
+function offerPasskey(button, field, { isNew, isAlone }, then) {
   button.hidden = !window.PublicKeyCredential;
   button.addEventListener("click", async () => {
     button.parentElement.querySelector("[role=alert]")?.remove();
@@ -264,7 +263,7 @@ function usePasskeys() {
   for (const button of document.querySelectorAll("button[data-passkey]")) {
     const isNew = button.dataset.passkey === "create";
     const field = button.form.elements[isNew ? "passkey" : "otp"];
-    offerPasskey(button, field, isNew, () => button.form.requestSubmit());
+    offerPasskey(button, field, { isNew, isAlone: field.type === "hidden" }, () => button.form.requestSubmit());
   }
   // Somebody who has a passkey gets a button beside each field for a code.
   for (const field of document.querySelectorAll("main[data-has-passkey] form:not([action$='/confirm']) input[name=otp]")) {
@@ -272,7 +271,7 @@ function usePasskeys() {
     button.type = "button";
     button.textContent = "Use a passkey";
     field.after(button);
-    offerPasskey(button, field, false, () => { button.textContent = "Passkey used"; });
+    offerPasskey(button, field, {}, () => { button.textContent = "Passkey used"; });
   }
 }
 
