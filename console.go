@@ -359,8 +359,8 @@ func refusalTexts() map[problemCode]string {
 		codeAlreadyPublished:   "The announcement has been published. Its time cannot be changed any more.",
 		codeBodyTooLarge:       "The form is too large.",
 		codeBodyUnreadable:     "The form did not arrive whole. Send it again.",
-		codeDuplicateParameter: "The address says something twice. Open the page again and search there.",
-		codeMalformedQuery:     "The address is malformed. Open the page again and search there.",
+		codeDuplicateParameter: "The address says something twice.",
+		codeMalformedQuery:     "The address is malformed.",
 		codeInvalidCursor:      "This part of the list is not there any more. Open the list again.",
 		codeNotAddressed:       "There is no such announcement for you.",
 		codeOTPRequired:        "Type the code that your app shows, or a recovery code, or use your passkey.",
@@ -371,7 +371,7 @@ func refusalTexts() map[problemCode]string {
 		codeStale: "Somebody has changed this since you opened the page. What you have typed is kept: send it again " +
 			"to replace their change, or open the page again to see it.",
 		codeTOTPNotBegun:        "The secret has expired. Set the second factor up again.",
-		codeUnknownParameter:    "The address has a part that this page does not know. Open the page again and search there.",
+		codeUnknownParameter:    "The address has a part that this page does not know.",
 		codeSecondFactorMissing: "One of your roles requires a second factor. Set one up on the page of your account.",
 		codeUseOwnRoute:         "This is your own account. Change it on your own page: follow your name at the top.",
 	}

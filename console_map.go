@@ -98,8 +98,8 @@ func (api *apiReader) wholeMap(d datasetDetails) (whole *coverage, box mapBox) {
 }
 
 // readViewBox returns the box in the parameter of that name, or nil if it is empty or api.err is
-// set. It has so many numbers: 4, or 2 of a point, which is a box without a size. It stores an error
-// in api.err.
+// set. The box has size numbers: 4, or 2 of a point, which is a box without an area. It stores an
+// error in api.err.
 func readViewBox(api *apiReader, query url.Values, name string, size int) *mapBox {
 	text := query.Get(name)
 	if text == "" || api.err != nil {
