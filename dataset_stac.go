@@ -168,14 +168,9 @@ func collectionURL(root string, dataset int64) string {
 // limit, with a page of them.
 func (c *catalogue) listCollections(w http.ResponseWriter, r *http.Request) error {
 	query := r.URL.Query()
-	limit, err := readItemLimit(query)
+	limit, offset, err := readItemRange(query)
 	if err != nil {
 		return err
-	}
-
-	offset, err := strconv.ParseUint(cmp.Or(query.Get("offset"), "0"), 10, 31)
-	if err != nil {
-		return malformed(codeWrongType, "offset must be a number, at least 0.")
 	}
 
 	var f fileFilter
@@ -194,11 +189,10 @@ func (c *catalogue) listCollections(w http.ResponseWriter, r *http.Request) erro
 		stacLink("parent", root, typeJSON),
 	}
 
-	first := min(int(offset), len(found))
-	found = found[first:]
+	found = found[min(offset, len(found)):]
 	if query.Has("limit") && len(found) > limit {
 		found = found[:limit]
-		query.Set("offset", strconv.Itoa(first+limit))
+		query.Set("offset", strconv.Itoa(offset+limit))
 		next := root + "/collections?" + query.Encode()
 		links = append(links, stacLink("next", next, typeJSON))
 	}

@@ -314,17 +314,18 @@ func (c *catalogue) searchItems(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	limit, err := readItemLimit(query)
+	limit, offset, err := readItemRange(query)
 	if err != nil {
 		return err
 	}
+	query.Del("offset") // the next page has a cursor
 
 	scope, after, err := c.core.readCursor(r.URL.Path, query, f.first())
 	if err != nil {
 		return err
 	}
 
-	files, next, err := findFiles(r.Context(), c.core.db, f, after, limit)
+	files, next, err := findFiles(r.Context(), c.core.db, f, after, offset+limit)
 	if err != nil {
 		return err
 	}
@@ -359,7 +360,7 @@ func (c *catalogue) searchItems(w http.ResponseWriter, r *http.Request) error {
 		links = append(links, nextPage(at, query, body, cursor))
 	}
 
-	items, err := c.itemsOf(r, files...)
+	items, err := c.itemsOf(r, files[min(offset, len(files)):]...)
 	if err != nil {
 		return err
 	}
@@ -384,19 +385,20 @@ func nextPage(at string, query url.Values, body object, cursor string) object {
 	return link
 }
 
-// readItemLimit returns the number of items on a page. A larger one than maxItems becomes maxItems.
-func readItemLimit(query url.Values) (int, error) {
-	text := query.Get("limit")
-	if text == "" {
-		return defaultItems, nil
+// readItemRange returns the number of items on a page, and how many are left out before it. A
+// greater limit than maxItems becomes maxItems.
+func readItemRange(query url.Values) (limit, offset int, err error) {
+	limit, err = strconv.Atoi(cmp.Or(query.Get("limit"), strconv.Itoa(defaultItems)))
+	isNumber := err == nil || errors.Is(err, strconv.ErrRange) // then limit is the nearest number
+	if !isNumber || limit < 1 {
+		return 0, 0, malformed(codeWrongType, "limit must be a number, at least 1.")
 	}
 
-	limit, err := strconv.Atoi(text) // with ErrRange, limit is the nearest number
-	isNumber := err == nil || errors.Is(err, strconv.ErrRange)
-	if !isNumber || limit < 1 {
-		return 0, malformed(codeWrongType, "limit must be a number, at least 1.")
+	offset, err = strconv.Atoi(cmp.Or(query.Get("offset"), "0"))
+	if err != nil || offset < 0 || offset > maxHits {
+		return 0, 0, malformed(codeWrongType, "offset must be a number from 0 to %d.", maxHits)
 	}
-	return min(limit, maxItems), nil
+	return min(limit, maxItems), offset, nil
 }
 
 // readItemFilter reads the parameters of a search: those of a fileFilter, and datetime, ids and

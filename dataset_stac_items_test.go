@@ -194,6 +194,38 @@ func TestSearchTimes(t *testing.T) {
 	}
 }
 
+// TestItemOffset: a page of items leaves out as many as offset says. The next page has a cursor, and no offset.
+func TestItemOffset(t *testing.T) {
+	t.Parallel()
+	ts, c, collection := stacTree(t, gridOfTiles(t, 3))
+	all := itemTitles(c.must(200, "GET", collection+"/items", nil))
+	for query, want := range map[string][]string{
+		"offset=0":         all,
+		"offset=4":         all[4:],
+		"offset=4&limit=2": all[4:6],
+		"offset=8&limit=1": all[8:],
+		"offset=9&limit=1": nil,
+		"offset=10000":     nil,
+		"offset=1&limit=2&bbox=-1.5,-1.5,0.5,0.5": {all[1], all[3]},
+		"offset=1&limit=2&sortby=-id":             {all[7], all[6]},
+	} {
+		a := c.must(200, "GET", collection+"/items?"+query, nil)
+		check(t, query, fmt.Sprint(itemTitles(a)), fmt.Sprint(want))
+		check(t, query+": numberReturned", a.number("numberReturned"), len(want))
+		if !strings.Contains(query, "bbox") {
+			check(t, query+": numberMatched", a.number("numberMatched"), len(all))
+		}
+	}
+
+	next := linkTo(c.must(200, "GET", collection+"/items?offset=4&limit=2", nil), "next")["href"].(string)
+	checkLacks(t, "the next page", next, "offset")
+	second := c.must(200, "GET", strings.TrimPrefix(next, ts.url), nil)
+	check(t, "the next page", fmt.Sprint(itemTitles(second)), fmt.Sprint(all[6:8]))
+	for _, offset := range []string{"-1", "10001", "x", "1.5"} {
+		c.refused(400, "wrong_type", "GET", collection+"/items?offset="+offset, nil)
+	}
+}
+
 // TestSearchBoxes: footprints are at height 0, so a box of heights without 0 finds nothing. A box may go beyond ±180° and
 // ±90°, as the views of maps do.
 func TestSearchBoxes(t *testing.T) {

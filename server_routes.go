@@ -193,7 +193,7 @@ func stacRoutes(c *catalogue) []route {
 			"f"),
 		reads(stacPath+"/collections/{id}/items", datasetRead,
 			inJSON(c.searchItems), slow,
-			itemFilters, "f"),
+			itemFilters, "f offset"),
 		reads(stacPath+"/collections/{id}/items/{file}", datasetRead,
 			inJSON(c.getItem), quick,
 			"f"),
