@@ -212,7 +212,13 @@ func undoDifferences(row []byte, size, bands int) {
 // Predictor 3. First come the highest bytes of all samples, then the next ones; these bytes are
 // stored as differences. scratch is a copy of the row.
 func undoFloatDifferences(row, scratch []byte, size, bands int) {
-	undoDifferences(scratch, 1, bands)
+	for band := range bands {
+		sum := byte(0)
+		for at := band; at < len(scratch); at += bands {
+			sum += scratch[at]
+			scratch[at] = sum
+		}
+	}
 
 	samples := len(row) / size
 	for plane := range size {
