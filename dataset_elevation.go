@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"net/http"
 	"net/url"
@@ -31,9 +30,15 @@ type elevation struct {
 // Limits of requests for heights.
 const (
 	maxHeightPoints = 1000
-	maxHeightFiles  = 5       // that are looked at for a point
+	maxHeightFiles  = 20      // whose boxes hold a point, the finest
 	maxHeightWork   = 3 << 30 // of the decodeBudget of a request
 )
+
+// heightFile is a file whose box holds some of the points of a request.
+type heightFile struct {
+	Points []int // their numbers
+	datasetFile
+}
 
 // elevationRequest is the body of POST /api/v1/elevation: points or a line, in degrees.
 type elevationRequest struct {
@@ -77,11 +82,11 @@ func (c *catalogue) getElevation(w http.ResponseWriter, r *http.Request) error {
 		return c.postElevation(w, r, in)
 	}
 
-	f, err := readFileFilter(url.Values{"point": {query.Get("point")}})
+	_, err := readFileFilter(url.Values{"point": {query.Get("point")}})
 	if err != nil {
 		return err
 	}
-	in.Points = [][]float64{{f.box.West, f.box.South}}
+	in.Points = [][]float64{readNumbers(query.Get("point"))}
 
 	found, err := c.elevations(r, in)
 	if err != nil {
@@ -159,7 +164,7 @@ func (c *catalogue) elevations(r *http.Request, in elevationRequest) (found []el
 		return nil, err
 	}
 
-	f := fileFilter{status: new(fileStatusOK), isPoint: true, sort: []string{sortFinest}}
+	f := fileFilter{status: new(fileStatusOK), sort: []string{sortFinest}}
 	if in.Dataset != nil {
 		f.datasets = []int64{*in.Dataset}
 	}
@@ -167,55 +172,91 @@ func (c *catalogue) elevations(r *http.Request, in elevationRequest) (found []el
 		return nil, err
 	}
 
-	// Find the files of each point, the finest first.
-	files := make([][]datasetFile, len(found))
-	for i := range found {
-		found[i].Reason = new("no file covers the point")
-		point := found[i].Point
-		f.box = &mapBox{
-			West:  point[0],
-			South: point[1],
-			East:  point[0],
-			North: point[1],
-		}
-
-		files[i], _, err = findFiles(r.Context(), c.core.db, f, firstFile(), maxHeightFiles)
-		if err != nil {
-			return nil, err
-		}
+	// All files that may be needed, and their datasets.
+	files, err := filesAt(r.Context(), c.core.db, f, found)
+	if err != nil {
+		return nil, err
 	}
-	datasets, err := datasetsOf(r.Context(), c.core.db, slices.Concat(files...))
+	var all []datasetFile
+	for _, file := range files {
+		all = append(all, file.datasetFile)
+	}
+	datasets, err := datasetsOf(r.Context(), c.core.db, all)
 	if err != nil {
 		return nil, err
 	}
 	callerOf(r).slots.leavePool()
 
-	// Ask the finest file of each point, then the next one for points that have no height yet. Each
-	// file is opened once for all its points.
+	for i := range found {
+		found[i].Reason = new("no file covers the point")
+	}
 	budget := &decodeBudget{maxHeightWork}
-	for rank := range maxHeightFiles {
-		asked := map[int64]datasetFile{}
-		points := map[int64][]*elevation{} // by file
-		for i := range found {
-			if rank < len(files[i]) && found[i].Height == nil {
-				file := files[i][rank]
-				asked[file.ID] = file
-				points[file.ID] = append(points[file.ID], &found[i])
-			}
+	for _, file := range files {
+		if err := shareCore(r.Context(), c.core.db); err != nil {
+			return nil, err
 		}
 
-		for _, id := range slices.Sorted(maps.Keys(asked)) {
-			file := asked[id]
-			if err := shareCore(r.Context(), c.core.db); err != nil {
-				return nil, err
+		var points []*elevation
+		for _, i := range file.Points {
+			p := &found[i]
+			if p.Height == nil && file.contains(p.Point[0], p.Point[1]) {
+				points = append(points, p)
 			}
-			err := c.addHeights(r.Context(), datasets[file.DatasetID].Path, file, points[id], way, budget)
-			if err != nil {
-				return nil, err
-			}
+		}
+		if len(points) == 0 {
+			continue
+		}
+		err := c.addHeights(r.Context(), datasets[file.DatasetID].Path, file.datasetFile, points, way, budget)
+		if err != nil {
+			return nil, err
 		}
 	}
 	return found, nil
+}
+
+// filesAt returns the files whose boxes hold one of the points. First come the finest files of all
+// points, then those that are the second finest of a point, and so on. So a file may come again.
+func filesAt(ctx context.Context, q querier, f fileFilter, points []elevation) ([]heightFile, error) {
+	const query = `
+		WITH points AS (
+			SELECT n::int - 1 AS i, (p #>> '{point,0}')::float8 AS lon, (p #>> '{point,1}')::float8 AS lat
+			FROM jsonb_array_elements(@points::jsonb) WITH ORDINALITY a (p, n)
+		), hits AS MATERIALIZED (
+			SELECT i, hit.*
+			FROM points, LATERAL (
+				WITH near AS MATERIALIZED (
+					SELECT f.*
+					FROM elevation_dataset_file_meta f
+					WHERE f.dataset_id = ANY (@datasets::bigint[])
+						AND f.bbox IS NOT NULL
+						AND degrees_box(f.bbox) && ANY (ARRAY[
+							box(point(lon, lat), point(lon, lat)),
+							box(point(lon + 360, lat), point(lon + 360, lat)),
+							CASE WHEN lon = 180 THEN box(point(-180, lat), point(-180, lat)) END
+						])
+						AND lat BETWEEN f.bbox[2] AND f.bbox[4]
+						AND (
+							lon BETWEEN f.bbox[1] AND ` + fileEast + `
+							OR lon - 360 >= f.bbox[1]
+							OR lon + 360 <= ` + fileEast + `
+						)
+						AND` + fileMatches + `
+				)
+				SELECT id, row_number() OVER (ORDER BY ` + fileOrder + `) AS rank
+				FROM near f
+				ORDER BY rank
+				LIMIT @limit
+			) hit
+		)` + listColumns + `,
+			0 AS hits,
+			h.points
+		FROM (SELECT rank, id, array_agg(i) AS points FROM hits GROUP BY rank, id) h
+		JOIN elevation_dataset_file_meta f USING (id)
+		ORDER BY h.rank, f.id`
+
+	args := f.args(firstFile(), maxHeightFiles)
+	args["points"] = points
+	return collect[heightFile](ctx, q, "find files of points", query, args)
 }
 
 // datasetsOf returns the datasets of files, by id.

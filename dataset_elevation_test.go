@@ -21,15 +21,16 @@ func TestElevation(t *testing.T) {
 	// Rows from the north; the first sample of the finer file is void, and it declares that.
 	const wgs84 = `GEOGCS["WGS 84",DATUM["WGS_1984",SPHEROID["WGS 84",6378137,298.257223563]],` +
 		`PRIMEM["Greenwich",0],UNIT["degree",0.0174532925199433]]`
-	grid := func(columns int, cell float64, values string) []byte {
-		return fmt.Appendf(nil, "ncols %d\nnrows 2\nxllcorner 7\nyllcorner 46\ncellsize %v\nNODATA_value -9999\n%s\n",
-			columns, cell, values)
+	grid := func(columns, south int, cell float64, values string) []byte {
+		return fmt.Appendf(nil, "ncols %d\nnrows 2\nxllcorner 7\nyllcorner %d\ncellsize %v\nNODATA_value -9999\n%s\n",
+			columns, south, cell, values)
 	}
 	dir := filepath.Join(ts.datasets, "tiles")
 	err := os.Mkdir(dir, 0o755)
 	for name, content := range map[string][]byte{
-		"coarse.asc": grid(3, 1, "100 200 300\n400 500 600"),
-		"fine.asc":   grid(2, 0.5, "-9999 20\n30 40"),
+		"coarse.asc": grid(3, 46, 1, "100 200 300\n400 500 600"),
+		"fine.asc":   grid(2, 46, 0.5, "-9999 20\n30 40"),
+		"polar.asc":  grid(3, 88, 1, "1 2 3\n4 5 6"),
 	} {
 		prj := filepath.Join(dir, name[:len(name)-3]+"prj")
 		err = errors.Join(err,
@@ -56,6 +57,7 @@ func TestElevation(t *testing.T) {
 		{7.75, 46.25, "nearest", 40, "fine.asc", ""},
 		{7.25, 46.9, "nearest", 400, "coarse.asc", ""}, // void in the finer one
 		{7.5, 46.25, "bilinear", 35, "fine.asc", ""},
+		{8.5, 90, "nearest", 2, "polar.asc", ""},
 		{0, 0, "nearest", math.NaN(), "", "no file covers the point"},
 	} {
 		path := fmt.Sprintf("/api/v1/elevation?point=%v,%v&interpolation=%s", test.lon, test.lat, test.way)
@@ -102,7 +104,7 @@ func TestElevation(t *testing.T) {
 	}
 	a := reader.must(200, "GET", "/api/v1/elevation?point=7.75,46.25&interpolation=nearest", nil)
 	check(t, "file in place of one that is gone", a.text("path"), "coarse.asc")
-	if err := os.WriteFile(filepath.Join(dir, "coarse.asc"), grid(2, 1, "1 2\n3 4"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "coarse.asc"), grid(2, 46, 1, "1 2\n3 4"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	a = reader.must(200, "GET", "/api/v1/elevation?point=8.5,47.5", nil)

@@ -594,6 +594,16 @@ const (
 			f.modified_ns
 		)`
 
+	// The columns of a datasetFile, but for hits.
+	listColumns = `
+		SELECT f.dataset_id,
+			(SELECT d.name FROM datasets d WHERE d.id = f.dataset_id) AS dataset,
+			` + fileRank + ` AS rank,
+			` + fileSecond + ` AS second,
+			` + fileTitle + ` AS title,
+			` + fileNumber + ` AS number,
+			heights #- '{statistics,edges}' AS heights,` + plainColumns
+
 	// Either part is constant.
 	fileOrder = `
 			CASE WHEN NOT @down::boolean THEN ` + fileRank + ` END,
@@ -672,14 +682,6 @@ func listFiles(
 	after []string,
 	limit int,
 ) ([]datasetFile, error) {
-	const columns = `
-		SELECT f.dataset_id,
-			(SELECT d.name FROM datasets d WHERE d.id = f.dataset_id) AS dataset,
-			` + fileRank + ` AS rank,
-			` + fileSecond + ` AS second,
-			` + fileTitle + ` AS title,
-			` + fileNumber + ` AS number,
-			heights #- '{statistics,edges}' AS heights,` + plainColumns
 	const near = `
 		WITH hits AS MATERIALIZED (
 			SELECT f.*
@@ -689,12 +691,12 @@ func listFiles(
 				AND` + fileMatches + `
 				AND ` + fileIsAfter + `
 			LIMIT @most_hits::bigint
-		)` + columns + `,
+		)` + listColumns + `,
 			(SELECT count(*) FROM hits) AS hits
 		FROM hits f
 		ORDER BY ` + fileOrder + `
 		LIMIT @limit`
-	const inOrder = columns + `,
+	const inOrder = listColumns + `,
 			0 AS hits
 		FROM elevation_dataset_file_meta f
 		WHERE
