@@ -4,9 +4,12 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/csv"
 	"encoding/xml"
+	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -225,6 +228,42 @@ func TestVRTNodata(t *testing.T) {
 			t.Errorf("%d: the source has another nodata than its file", i)
 		}
 	}
+}
+
+// TestVRTWithoutCode: a CRS without an EPSG code is stored with the same numbers, whether GeoKeys, a .prj or an .aux.xml
+// describe it. So its files make one mosaic, which names no CRS.
+func TestVRTWithoutCode(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("ada", datasetRead, datasetManage, datasetAnalyze)
+	wkt := esriWKT("ours", "D_WGS_1984", "6378137.0,298.257223563", "Transverse_Mercator", "1.0", "False_Easting", 500_000,
+		"False_Northing", 0, "Central_Meridian", 10.4321, "Scale_Factor", 0.9996, "Latitude_Of_Origin", 0)
+
+	key := func(id, v float64) [4]float64 { return [4]float64{id, 0, 1, v} }
+	double := func(id, at float64) [4]float64 { return [4]float64{id, tagGeoDoubleParams, 1, at} }
+	keys := geoKeyTag(key(1024, 1), [4]float64{1026, tagGeoASCIIParams, 5, 0}, key(2048, 4326), key(3072, 32767), key(3074, 32767), key(3075, 1), key(3076, 9001),
+		double(3080, 0), double(3081, 1), double(3082, 2), double(3083, 1), double(3092, 3))
+	numbers := doubles(tagGeoDoubleParams, 10.4321, 0, 500_000, 0.9996)
+	for name, content := range map[string]string{
+		"aux.tif":         string(testTIFF{binary.LittleEndian, false, with(testSize(), testPlace())}.build()),
+		"aux.tif.aux.xml": "<PAMDataset><SRS>" + vrtText(wkt) + "</SRS></PAMDataset>",
+		"keys.tif":        string(testTIFF{binary.LittleEndian, false, with(testSize(), testPlace(), keys, numbers, asciiTag(tagGeoASCIIParams, "ours|"))}.build()),
+		"prj.asc":         "ncols 4\nnrows 3\nxllcorner 10\nyllcorner 49.25\ndx 0.5\ndy 0.25\n1 2 3 4 5 6 7 8 9 10 11 12\n",
+		"prj.prj":         wkt,
+	} {
+		path := filepath.Join(ts.datasets, "own", name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dataset := c.addDataset("own")
+	c.analyze(dataset, nil)
+
+	check(t, "files", ts.queryInt(`SELECT count(*) FROM elevation_dataset_file_meta WHERE status = 'ok' AND crs IS NULL`), 3)
+	check(t, "definitions", ts.queryInt(`SELECT count(DISTINCT crs_definition) FROM elevation_dataset_file_meta`), 1)
+	v := vrt(t, c.must(200, "GET", dataset+"/mosaic.vrt", nil).body)
+	check(t, "CRS", v.SRS, "")
+	check(t, "sources", len(v.Bands[0].Simple), 3)
 }
 
 // TestVRTOnTerminal: a terminal does not act on the names of files.
