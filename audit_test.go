@@ -251,9 +251,37 @@ func isTable(f *ast.FuncDecl) bool {
 	return ok
 }
 
-// TestLengths: functions, and the program's lines, are short enough to read.
+// checkPageFiles checks the lines of templates, and the number of lines of the style sheet and of the script.
+func checkPageFiles(t *testing.T) {
+	t.Helper()
+	const mostLines = 400
+
+	names, err := filepath.Glob("console/*")
+	if err != nil || len(names) == 0 {
+		t.Fatal(names, err)
+	}
+	for _, name := range names {
+		content, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.Split(string(content), "\n")
+		if filepath.Ext(name) != ".html" {
+			check(t, name+" has few lines", len(lines) < mostLines, true)
+			continue
+		}
+		for i, line := range lines {
+			if n := utf8.RuneCountInString(line); n > maxColumns {
+				t.Errorf("%s:%d has %d columns, at most %d", name, i+1, n, maxColumns)
+			}
+		}
+	}
+}
+
+// TestLengths: functions, and the lines of the program and of its pages, are short enough to read.
 func TestLengths(t *testing.T) {
 	t.Parallel()
+	checkPageFiles(t)
 	names, err := filepath.Glob("*.go")
 	if err != nil {
 		t.Fatal(err)

@@ -234,7 +234,7 @@ func TestProfilePage(t *testing.T) {
 	checkHas(t, "the piece behind the void", page, `<path d="M`)
 
 	browser.shows(200, "GET", pages+"/profile?from=100,0&to=101,0", "", "There is no height along this line.")
-	browser.shows(422, "GET", pages+"/profile?from=here&to=there", "", "longitudes and latitudes")
+	browser.shows(400, "GET", pages+"/profile?from=here&to=there", "", "From longitude, latitude: must be 2 numbers", `value="there"`)
 	ts.signIn("looker", datasetRead)
 	checkLacks(t, "page without dataset.download", ts.browse("looker").shows(200, "GET", pages, ""), "Show the profile")
 	ts.browse("looker").shows(403, "GET", pages+"/profile?from=1.5,47&to=11.5,47", "", "dataset.download")
