@@ -153,9 +153,9 @@ func pruneAudit(
 	ring *keyring,
 	before time.Time,
 ) (removed int64, found []string, err error) {
-	// It counts the seals before the first seal of a row that stays. Seals are not in the order of
-	// time, so an old row stays if it was sealed after a young one. The last time may have left one
-	// old seal, the checkpoint. If there is no other, nothing is to be done, and the count is 0.
+	// countOld counts the seals before the first seal of a young row. Seals are not in the order of
+	// time, so an old row stays if it was sealed after a young one. The count includes the
+	// checkpoint that an earlier pruning has left. If there is only this one, the result is 0.
 	const countOld = `
 		SELECT CASE WHEN bool_or(checkpoint IS NULL) THEN count(*) ELSE 0 END
 		FROM audit_seals

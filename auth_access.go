@@ -97,7 +97,8 @@ func (a *accounts) readCredential(rt route, r *http.Request) (err error) {
 	c := callerOf(r)
 	c.credential, err = a.headerCredential(r, rt.isPage())
 
-	// isCrossOrigin lets every read pass, so it is asked about a POST.
+	// isCrossOrigin objects to no read, so it is asked about a POST. The verify route has its own
+	// check, checkProxiedOrigin.
 	isForeign := r.Header["Origin"] != nil && rt.path != verifyPath && a.core.isCrossOrigin(r, http.MethodPost)
 	mayUseCookie := rt.isPage() || isRead(r) && !isForeign
 

@@ -249,8 +249,9 @@ type passwordResetRequest struct {
 
 // resetPassword answers POST /api/v1/auth/password-reset: the holder of a password token sets the
 // password, once. All sessions and API tokens of the user end, and the counts of wrong guesses
-// restart. The account forgets the networks that it knows, because one may be an intruder's. It
-// keeps only that of this request, if it knows it.
+// restart. The account forgets the networks that it knows, because one may be an intruder's; only
+// the network of this request stays, if it was known. Passkeys and the app stay too: SECURITY.md
+// says when to remove them.
 func (a *accounts) resetPassword(w http.ResponseWriter, r *http.Request, in passwordResetRequest) error {
 	const forget = `DELETE FROM known_networks WHERE user_id = $1 AND network <> $2`
 	ctx := r.Context()

@@ -23,8 +23,7 @@ import (
 
 // A passkey is a key pair in a user's authenticator. Cairn has the public key. The authenticator
 // signs challenges (WebAuthn Level 2, with ES256; the sections below are those of that
-// recommendation). With a PIN or a fingerprint, a passkey counts as two factors and
-// signs in alone.
+// recommendation). With a PIN or a fingerprint, a passkey counts as two factors and signs in alone.
 // After a password, a touch is enough.
 
 // challenge returns a challenge for a time, in Unix nanoseconds. Only Cairn can compute it, so
@@ -206,8 +205,8 @@ type passkeyRequest struct {
 // browser is trusted to send the user's own key. The other sessions end, and a login under way
 // fails, because they may have been opened without a second factor.
 func (a *accounts) createOwnPasskey(w http.ResponseWriter, r *http.Request, in passkeyRequest) error {
-	// An app's secret that is not confirmed yet was given out without this passkey being asked for.
-	// It must not become a second factor, so it goes.
+	// createTOTP asks the owner of a passkey for it before it shows the secret of an app. A secret
+	// that was shown before this passkey existed went around that, so it is deleted.
 	const query = `
 		WITH void AS (
 			DELETE FROM totp_secrets
@@ -296,7 +295,9 @@ func deletePasskeys(ctx context.Context, tx pgx.Tx, by actor, target user, id st
 			` + actorValues + `,
 			'passkey.end',
 			@target,
-			to_jsonb(ended) || jsonb_build_object('credential_id', encode(credential_id, 'base64')), -- before
+			to_jsonb(ended) || jsonb_build_object( -- before
+				'credential_id', translate(encode(credential_id, 'base64'), E'\n', '')
+			),
 			NULL -- after
 		FROM ended
 		ORDER BY created_at, id`

@@ -36,7 +36,7 @@ type authenticator struct {
 // newAuthenticator returns an authenticator with a new key for a service, which does not count.
 func (ts *testServer) newAuthenticator() *authenticator {
 	ts.t.Helper()
-	id := make([]byte, 16)
+	id := make([]byte, 64) // PostgreSQL would break base64 of more than 57 bytes
 	rand.Read(id)
 	return &authenticator{
 		key:    must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader)),

@@ -151,11 +151,12 @@ type rotatedSession struct {
 //   - (b) It was replaced in the latest burst of refreshes, which began less than a grace period
 //     ago. Without this rule, a tab that is two refreshes behind would end the session.
 //
-// A burst holds the generations from burst_generation on. It began at burst_began_at, and ends a
-// grace period later. The first refresh after a login begins a burst. Later, the first refresh
-// after the end of a burst begins a new one, which also takes in the refresh before: the new burst
-// has the time of that refresh, and holds the generation which it replaced. An example with a
-// grace period of 10 seconds:
+// A burst begins at burst_began_at and lasts a grace period. It covers every generation from
+// burst_generation on that has been replaced. If no burst lasts, a refresh from generation n to
+// n+1 begins one. It sets burst_generation to n-1, and burst_began_at to the time of the refresh
+// before, which replaced n-1. So the burst covers that refresh too. The first refresh after a
+// login has none before it: its burst begins with itself. An example with a grace period of 10
+// seconds:
 //
 //	second  refresh  burst began  accepted by (a)  accepted by (b)
 //	0       1 to 2   0            1 until 10       1 until 10

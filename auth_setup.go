@@ -209,8 +209,9 @@ func noteInstance(ctx context.Context, db *pgxpool.Pool, id string, ring *keyrin
 
 // endRestored is the part of a psql script that ends what a backup may bring back: all sessions and
 // password tokens and, unless the variable keep_tokens is true, API tokens and recovery codes. They
-// may have been ended or used after the backup was made. A backup of version 0.2.0 has no second
-// factors.
+// may have been ended or used after the backup was made. Passwords, passkeys and the secrets of
+// apps come back as they were then, so that people can sign in. A backup of version 0.2.0 has no
+// second factors.
 const endRestored = `
 	UPDATE sessions
 	SET ended_at = now(),

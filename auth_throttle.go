@@ -45,11 +45,10 @@ type attempt struct {
 // The lockout does not apply in a network from which the account has signed in before: there,
 // failures neither lead to a lockout nor prolong one.
 func (a *accounts) newGuess(ctx context.Context, userID, login string, address netip.Addr) (attempt, error) {
-	// A subject is an HMAC of the name, under a key of the ring. A count that was begun under an
-	// older key goes on under that key, so that a new signing key forgives nobody. The query
-	// returns the subject of the running lockout count. If there is none, it returns the subject of
-	// the newest count in this network. If there is none either, it returns '', and the signing key
-	// makes the subject. Both rules that have a subject use this one.
+	// A subject is an HMAC of the name, so each key of the ring gives another one. A count that has
+	// begun under an older key goes on under it: a new signing key forgives nobody. Both rules that
+	// have a subject use the same one. The query looks for it in the running counts: first in that
+	// of the lockout, then in the newest of this network. Without any, the signing key makes it.
 	const query = `
 		WITH begun AS (
 			SELECT account
@@ -186,10 +185,11 @@ func errThrottled(wait time.Duration) error {
 	}
 }
 
-// count counts the attempt under all its rules, and notes in them the waits that it sets. If a rule
-// makes the attempt wait, it counts nothing and returns a problem 429. Row locks put simultaneous
-// attempts in line, on any number of instances. The counts need not outlive a crash of the
-// database, so the commit does not wait for the disk.
+// count counts the attempt under all its rules. It notes in each rule the wait that the attempt
+// has set, in nextAt: copies of t share the rules. If a rule makes the attempt wait, count counts
+// nothing and returns a problem 429. Row locks put simultaneous attempts in line, on any number of
+// instances. The counts need not outlive a crash of the database, so the commit does not wait for
+// the disk.
 func (t attempt) count(ctx context.Context, db *pgxpool.Pool) error {
 	// Attempt number @allowed sets the first wait, and each later one a wait twice as long. The
 	// bound of 20 only keeps the power of two from overflowing. No row is returned during a wait.

@@ -43,14 +43,13 @@ func (c *console) loginForm(w http.ResponseWriter, r *http.Request) error {
 	callerOf(r).inBrowser = true
 	login := pageAt(c, "/login")
 
-	// The first step checks the password. The second step has a proof of the first, and a code. A
-	// passkey that signs in alone comes without a password.
+	// The form comes in three ways. In the first step it has a password, and a code is ignored: the
+	// page of the second step asks for it. In the second step it has a proof of the first and a
+	// code, and a password is ignored. A passkey that signs in alone comes as a code, without both.
 	username := strings.TrimSpace(f.Get("username"))
 	password := f.Get("password")
 	otp := f.Get("otp")
 	proof := optional(f, "proof")
-
-	// In the first step a code is ignored, so that the answer is the page of the second step.
 	if proof != nil {
 		password = ""
 	} else if password != "" {

@@ -181,9 +181,10 @@ CREATE INDEX audit_log_request_id_idx ON audit_log (request_id, id);
 
 -- The seals of the audit log's rows, numbered 1, 2, 3 and so on. The number of a seal that is lost is
 -- not used again, so the loss shows as a gap. mac is an HMAC of the seal before and of the row, under
--- a key derived from the key kid of the key file. Retention deletes old rows, and all of their seals
--- but the newest. The one that stays gets a checkpoint: a MAC which proves that retention deleted the
--- rows up to this one. Its kid is then the key of that MAC. At most one seal has a checkpoint.
+-- a key derived from the key kid of the key file. Retention deletes old rows, and their seals but for
+-- the newest one. This seal gets a checkpoint: a MAC which proves that retention deleted its row and
+-- all rows before. From then on kid names the key of the checkpoint, and mac is not checked any more,
+-- because its row is gone. At most one seal has a checkpoint.
 CREATE TABLE audit_seals (
   seq        bigint PRIMARY KEY,
   audit_id   bigint NOT NULL,
