@@ -336,9 +336,9 @@ func newRefusal(wrong *problem, requestID string) *refusal {
 		shown.Fields[field] = shown.Detail
 	}
 
-	// These begin with the name of a parameter: "point must be 2 numbers".
+	// Some details begin with the name of a parameter: "point must be 2 numbers".
 	name, rule, _ := strings.Cut(wrong.detail, " ")
-	if wrong.code == codeWrongType || wrong.code == codeExclusive {
+	if strings.HasPrefix(rule, "must be ") {
 		shown.Fields[name] = rule
 	}
 

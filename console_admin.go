@@ -125,7 +125,7 @@ func (api *apiReader) invited(users ...user) (ids []string) {
 	const query = `
 		SELECT coalesce(array_agg(id::text), '{}')
 		FROM users
-		WHERE id::text = ANY ($1)
+		WHERE id = ANY ($1::text[]::uuid[])
 			AND status = 'active'
 			AND password_hash IS NULL`
 

@@ -30,6 +30,7 @@ func TestRefusedFilters(t *testing.T) {
 		{"/files?point=here", "At longitude, latitude: must be 2 numbers", `value="here"`},
 		{"/files?bbox=7,46", "In west, south, east, north: must be 4 numbers", `value="7,46"`},
 		{"/files?intersects=area", "In an area (GeoJSON): must be a GeoJSON geometry", ">area</textarea>"},
+		{"/files?point=7,46&intersects=area", "In an area (GeoJSON): must be alone", `value="7,46"`},
 		{"/files?point=7,46&bbox=7,46,8,47", "At longitude, latitude: cannot be used together with a box", `value="7,46,8,47"`},
 		{"/datasets/1?point=400,46", "Files at longitude, latitude: longitudes go from", `value="400,46"`},
 		{"/datasets/1/profile?from=here&to=7.5,45.9", "From longitude, latitude: must be 2 numbers", `value="7.5,45.9"`},

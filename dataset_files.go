@@ -278,7 +278,7 @@ func (v *invalid) number(query url.Values, name string) *float64 {
 // readArea reads the area and its box from the parameter intersects.
 func (f *fileFilter) readArea(v *invalid, query url.Values) (err error) {
 	if query.Has("bbox") || query.Has("point") {
-		return malformed(codeExclusive, "intersects cannot be used together with a box or a point.")
+		return malformed(codeExclusive, "intersects must be alone, without a box or a point.")
 	}
 
 	box, within, ok := readGeometry(query.Get("intersects"), maxCorners)
