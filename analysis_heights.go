@@ -5,16 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"sync/atomic"
 	"time"
 )
 
 // fileHeights is what an analysis with heights has found in the samples of a file.
 type fileHeights struct {
-	Statistics *heightStatistics `json:"statistics,omitzero"` // edges in millimetres
-	Reason     string            `json:"reason,omitzero"`     // without statistics: why the heights were not read
-	Again      bool              `json:"again,omitzero"`      // the reason may pass: the next analysis tries again
+	Statistics *heightStatistics `json:"statistics,omitzero"`
+	Reason     string            `json:"reason,omitzero"` // without statistics: why the heights were not read
+	Again      bool              `json:"again,omitzero"`  // the reason may pass: the next analysis tries again
 }
 
 // unmeasured is SQL for the rasters of dataset $1 whose heights are to be read.
@@ -149,7 +148,6 @@ func (r *detachedReader) measure(f contentFile, limit time.Duration) (*fileHeigh
 
 	switch {
 	case isRead:
-		found.roundEdges()
 		return &fileHeights{Statistics: &found}, r.lookAgain(f)
 	case r.ctx.Err() != nil:
 		return nil, r.ctx.Err()
@@ -176,14 +174,4 @@ type progressContext struct {
 func (c progressContext) Err() error {
 	c.progress.Add(1)
 	return c.Context.Err()
-}
-
-// roundEdges rounds the heights of the edges to thousandths, because they are most of what is
-// stored.
-func (s *heightStatistics) roundEdges() {
-	for side := range s.Edges {
-		for i, v := range s.Edges[side] {
-			s.Edges[side][i] = height(math.Round(float64(v)*1000) / 1000)
-		}
-	}
 }

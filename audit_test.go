@@ -29,7 +29,7 @@ import (
 const (
 	maxFileTokens     = 5_000
 	maxTestFileTokens = 8_000
-	maxProgramTokens  = 211_506
+	maxProgramTokens  = 212_201
 	maxAuditorTokens  = 33_500
 )
 

@@ -123,9 +123,13 @@ func (m *extent) heightUnit() *string {
 	return nonEmpty(heightUnitIn(*m.VerticalCRS))
 }
 
-// metresOf returns the length of a unit of heights in metres. An unknown unit counts as metre.
-func metresOf(unit string) float64 {
-	switch heightUnitOf(unit) {
+// metresOf returns the length of a unit of heights in metres. An unknown unit, or nil, counts as
+// metre.
+func metresOf(unit *string) float64 {
+	if unit == nil {
+		return 1
+	}
+	switch heightUnitOf(*unit) {
 	case "foot":
 		return 0.3048
 	case "US survey foot":

@@ -64,6 +64,7 @@ type datasetData struct {
 	Analyses []analysis
 	Map      *mapView
 	Position string // the longitude and latitude that were asked for, or ""
+	Before   string // the position before this one was clicked, or ""
 	Covering listOf[datasetFile]
 	Height   *elevation // at the position; nil: the reader may not read files
 
@@ -100,7 +101,7 @@ func (c *console) datasetPage(api *apiReader) any {
 // addHeight adds the height at the position, with two decimals. If no file can be read now, the
 // page is shown without it.
 func (d *datasetData) addHeight(api *apiReader) {
-	if !principalOf(api.r).holds(datasetDownload) {
+	if !d.Map.HasRelief {
 		return
 	}
 
@@ -169,7 +170,7 @@ func (p *profile) draw(points []elevation) {
 			continue
 		}
 
-		height := *at.Height * metresOf(valueOr(at.Unit, ""))
+		height := *at.Height * metresOf(at.Unit)
 		p.Lowest = min(p.Lowest, height)
 		p.Highest = max(p.Highest, height)
 		place := fmt.Sprintf("%.1f %.2f", p.Length, -height)

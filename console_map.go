@@ -16,8 +16,9 @@ type mapView struct {
 	Point string    // the position that was asked for, or ""
 	Place *position // the pixel of that position
 	Whole *coverage // the stored picture of all files, with a list of outliers; nil: not drawn yet
-	Links []mapLink // to other parts
-	Fixed bool      // the page shows only this part
+	Links []mapLink // to other parts; none: the page shows only this one
+
+	HasRelief bool // the reader may see heights
 }
 
 // mapLink is a link to another part of the map.
@@ -33,7 +34,6 @@ func (api *apiReader) drawMap(d dataset, box mapBox) *mapView {
 		coverage: &coverage{},
 		Path:     fmt.Sprintf("/datasets/%d", d.ID),
 		BBox:     box.query(),
-		Fixed:    true,
 	}
 	if api.err == nil {
 		how := coverage{isInPage: true, view: &box}
@@ -74,12 +74,13 @@ func (d *datasetData) addMap(api *apiReader) {
 	if scale > 0 {
 		box = box.around(lon, lat, scale)
 	} else if isClicked {
+		d.Before = d.Position
 		d.Position = positionQuery(lon, lat)
 	}
 
 	d.Map = api.drawMap(d.dataset, box)
 	d.Map.Whole = whole
-	d.Map.Fixed = false
+	d.Map.HasRelief = principalOf(api.r).holds(datasetDownload)
 	d.Map.Point = d.Position
 	d.Map.addLinks(box)
 }

@@ -37,7 +37,7 @@ func (s *fileSet) addHeights(r *fileRecord, found *fileHeights) {
 	h := &heightRecord{
 		heightFigures: found.Statistics.heightFigures,
 		file:          int32(len(s.files)),
-		metres:        metresOf(r.heightUnit),
+		metres:        metresOf(&r.heightUnit),
 		step:          0.5,
 		beside:        [4]int32{noFile, noFile, noFile, noFile},
 	}

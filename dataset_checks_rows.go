@@ -61,7 +61,7 @@ const rowsToCheck = `
 		coalesce(native_bbox[2], 0),
 		coalesce(native_bbox[3], 0),
 		coalesce(native_bbox[4], 0),
-		heights,
+		heights #- '{statistics,grid}',
 		warnings <> '{}' AND EXISTS (
 			SELECT FROM unnest(warnings) warning WHERE warning LIKE '` + aboutName + `%'
 		),

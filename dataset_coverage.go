@@ -551,11 +551,7 @@ func (c *coverage) cellsInView(g tileGrid, run cellRun) int64 {
 	}
 
 	m := c.frame
-	around := emptyRange() // in pixels; south is the top
-	for _, ring := range m.rings(g.tile(run).file().extent) {
-		around.add(ring...)
-	}
-
+	around := m.around(g.tile(run).file().extent)
 	isBeside := around.east < m.left || around.west > m.left+m.width
 	isAboveOrBelow := around.north < m.top || around.south > m.top+m.height
 	if isBeside || isAboveOrBelow {

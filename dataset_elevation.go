@@ -173,7 +173,8 @@ func (c *catalogue) elevations(r *http.Request, in elevationRequest) (found []el
 	}
 
 	// All files that may be needed, and their datasets.
-	files, err := filesAt(r.Context(), c.core.db, f, found)
+	ctx := r.Context()
+	files, err := filesAt(ctx, c.core.db, f, found)
 	if err != nil {
 		return nil, err
 	}
@@ -181,7 +182,7 @@ func (c *catalogue) elevations(r *http.Request, in elevationRequest) (found []el
 	for _, file := range files {
 		all = append(all, file.datasetFile)
 	}
-	datasets, err := datasetsOf(r.Context(), c.core.db, all)
+	datasets, err := datasetsOf(ctx, c.core.db, all)
 	if err != nil {
 		return nil, err
 	}
@@ -192,7 +193,7 @@ func (c *catalogue) elevations(r *http.Request, in elevationRequest) (found []el
 	}
 	budget := &decodeBudget{maxHeightWork}
 	for _, file := range files {
-		if err := shareCore(r.Context(), c.core.db); err != nil {
+		if err := shareCore(ctx, c.core.db); err != nil {
 			return nil, err
 		}
 
@@ -206,7 +207,7 @@ func (c *catalogue) elevations(r *http.Request, in elevationRequest) (found []el
 		if len(points) == 0 {
 			continue
 		}
-		err := c.addHeights(r.Context(), datasets[file.DatasetID].Path, file.datasetFile, points, way, budget)
+		err := c.addHeights(ctx, datasets[file.DatasetID].Path, file.datasetFile, points, way, budget)
 		if err != nil {
 			return nil, err
 		}

@@ -48,8 +48,8 @@ func (t *fileTime) ScanInt64(ns pgtype.Int8) error {
 // fileColumns are the columns of elevation_dataset_file_meta that are read as a file.
 const fileColumns = plainColumns + `, heights`
 
-// plainColumns are the columns that lists of files read unchanged. They read heights without edges,
-// because edges are most of a row.
+// plainColumns are the columns that lists of files read unchanged. They read heights without edges
+// and grid, because these are most of a row.
 const plainColumns = ` id, path, size_bytes, modified_ns AS modified_at, analyzed_at, ` +
 	`format, status, reason, width, height, bands, sample_type, nodata, unit, scale, "offset", ` +
 	`compression, data_bytes, pixel_is, transform, native_bbox, crs, crs_definition, crs_name, ` +
@@ -139,7 +139,8 @@ type datasetFile struct {
 	DatasetID int64  `json:"dataset_id"`
 	Dataset   string `json:"dataset"`
 	ElevationDatasetFileMeta
-	Hits int64 `json:"-"` // files that meet the query's box, up to maxHits + 1
+	Hits int64     `json:"-"` // files that meet the query's box, up to maxHits + 1
+	Grid []float64 `json:"-"` // see heightStatistics; empty: there is none, or it was not asked for
 
 	// The sort keys before the path; see fileKeys.
 	Rank   float64 `json:"-"`
@@ -164,6 +165,7 @@ type fileFilter struct {
 	isBox     bool          // the area is the box
 	isPartly  bool          // only files that may lie partly outside of the box
 	isFar     bool          // only files that do not meet the box
+	withGrids bool          // the files have their grids
 	mostHits  int           // if more files meet the box, any of them are returned; 0: see maxHits
 	sort      []string      // sort keys, as fileKeys names them; none: by path
 	isDown    bool          // the whole order is reversed
@@ -602,7 +604,15 @@ const (
 			` + fileSecond + ` AS second,
 			` + fileTitle + ` AS title,
 			` + fileNumber + ` AS number,
-			heights #- '{statistics,edges}' AS heights,` + plainColumns
+			CASE
+				WHEN @with_grids::boolean
+				THEN ARRAY(
+					SELECT coalesce(v::float8, 'NaN')
+					FROM jsonb_array_elements_text(heights #> '{statistics,grid}') WITH ORDINALITY AS g (v, i)
+					ORDER BY i
+				)
+			END AS grid,
+			heights #- '{statistics,edges}' #- '{statistics,grid}' AS heights,` + plainColumns
 
 	// Either part is constant.
 	fileOrder = `
@@ -651,6 +661,8 @@ func (f fileFilter) args(after []string, limit int) pgx.NamedArgs {
 		"surveyed": f.surveyed,
 		"partly":   f.isPartly,
 		"is_far":   f.isFar,
+
+		"with_grids": f.withGrids,
 
 		"sort":         f.sort,
 		"down":         f.isDown,

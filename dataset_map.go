@@ -371,6 +371,13 @@ func (m mapFrame) rings(file extent) (rings [][]position) {
 	return rings
 }
 
+// around returns the range of a file in pixels. South is the top.
+func (m mapFrame) around(file extent) degreesRange {
+	around := emptyRange()
+	around.add(slices.Concat(m.rings(file)...)...)
+	return around
+}
+
 // mark returns the SVG path of a file: its outline or, if that is small, a rectangle in its middle.
 func (m mapFrame) mark(file extent) (path string) {
 	const minMark = 4 // pixels

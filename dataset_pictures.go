@@ -102,7 +102,7 @@ func (c *catalogue) addHeightsOf(
 	budget *decodeBudget,
 ) error {
 	return c.readRaster(ctx, directory, file, budget, func(raster *raster) error {
-		return p.addHeights(ctx, raster, metresOf(valueOr(file.heightUnit(), "")))
+		return p.addHeights(ctx, raster, metresOf(file.heightUnit()))
 	})
 }
 
@@ -142,38 +142,33 @@ func (t mapTile) position(x, y float64) (lon, lat float64) {
 func (t mapTile) box() *mapBox {
 	west, north := t.position(-1, -1)
 	east, south := t.position(tileSize+1, tileSize+1)
-	return &mapBox{
-		West:  west,
-		South: south,
-		East:  east,
-		North: north,
-	}
+	return new(boxOf([]float64{west, south, east, north}))
 }
 
-// setPlaces sets where the pixels of the tile lie in the raster of a file. It reports whether the
+// setPlaces sets where the pixels of a picture lie in the raster of a file. It reports whether the
 // CRS of the file is known. It computes every 16th place of a row and column, and those between lie
-// on straight lines. At a zoom below 8 these would be curved, and in a raster around the world they
-// may cross its edge: then it computes each.
-func (t mapTile) setPlaces(p *heightPicture, file datasetFile) (isKnown bool) {
+// on straight lines. If these would be curved, it computes each. It does so too for a raster around
+// the world, whose edge they may cross.
+func (p *heightPicture) setPlaces(file datasetFile) (isKnown bool) {
 	crs, shift, isKnown := file.knownCRS()
 	if !isKnown {
 		return false
 	}
 
 	step := 16
-	if t.zoom < 8 || file.BBox[2]-file.BBox[0] > 180 {
+	if p.isCurved || file.BBox[2]-file.BBox[0] > 180 {
 		step = 1
 	}
 
 	across := p.width/step + 2
-	nodes := make([][2]float64, across*across)
+	nodes := make([][2]float64, across*(p.height/step+2))
 	for i := range nodes {
-		nodes[i] = [2]float64{math.NaN(), math.NaN()}
-		lon, lat := t.position(float64(i%across*step)-0.5, float64(i/across*step)-0.5)
+		lon, lat := p.position(float64(i%across*step)-0.5, float64(p.top+i/across*step)-0.5)
 		column, row, err := file.pixelAt(crs, shift, lon, lat)
-		if err == nil {
-			nodes[i] = [2]float64{column, row}
+		if err != nil {
+			column = math.NaN()
 		}
+		nodes[i] = [2]float64{column, row}
 	}
 
 	for i := range p.places {
@@ -192,8 +187,7 @@ func (t mapTile) setPlaces(p *heightPicture, file datasetFile) (isKnown bool) {
 }
 
 // getTile answers GET /api/v1/datasets/{id}/tiles/{z}/{x}/{y}.png with the heights in a tile of
-// Web Mercator: as a relief, or as numbers in the form terrarium. The finest file that has a height
-// at a pixel counts. Files whose heights cannot be read are left out.
+// Web Mercator: as a relief, or as numbers in the form terrarium.
 func (c *catalogue) getTile(w http.ResponseWriter, r *http.Request) error {
 	style, err := readTileStyle(r)
 	if err != nil {
@@ -204,43 +198,12 @@ func (c *catalogue) getTile(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	f := fileFilter{
-		status:   new(fileStatusOK),
-		box:      t.box(),
-		sort:     []string{sortFinest},
-		mostHits: maxTileFiles,
-	}
-	d, err := c.selectVisible(r, &f)
-	if err != nil {
-		return err
-	}
-	files, next, err := findFiles(r.Context(), c.core.db, f, firstFile(), maxTileFiles)
-	if err != nil {
-		return err
-	}
-	if next != nil {
-		files = nil
-	}
-
-	callerOf(r).slots.leavePool()
 	p := newHeightPicture(tileSize, tileSize)
-	budget := &decodeBudget{maxTileWork}
-	for _, file := range files {
-		if err := shareCore(r.Context(), c.core.db); err != nil {
-			return err
-		}
-
-		hasVoid := slices.ContainsFunc(p.heights, math.IsNaN)
-		if !hasVoid {
-			break
-		}
-		if isKnown := t.setPlaces(p, file); !isKnown {
-			continue // only a file of a former version of the registry
-		}
-		err := c.addHeightsOf(r.Context(), d.Path, file, p, budget)
-		if problemIn(err) != nil || r.Context().Err() != nil {
-			return err
-		}
+	p.position = t.position
+	p.isCurved = t.zoom < 8
+	whole := func(datasetFile) *heightPicture { return p }
+	if err := c.drawHeights(r, t.box(), maxTileFiles, whole); err != nil {
+		return err
 	}
 
 	if style == styleTerrarium {
@@ -249,6 +212,60 @@ func (c *catalogue) getTile(w http.ResponseWriter, r *http.Request) error {
 	_, lat := t.position(tileSize/2, tileSize/2)
 	pixel := tileCircumference * math.Cos(lat*math.Pi/180) / tileSize / float64(int(1)<<t.zoom)
 	return writePicture(w, r, p.relief(pixel))
+}
+
+// drawHeights draws the heights that the dataset in the path has in a box. part returns the part of
+// the picture that a file may lie in. The finest file that has a height at a pixel counts. Up to
+// maxTileFiles files are read; those whose heights cannot be read are left out. Of more files, the
+// grids count that analyses with heights have kept. Of more than limit, none is drawn.
+func (c *catalogue) drawHeights(
+	r *http.Request,
+	box *mapBox,
+	limit int,
+	part func(datasetFile) *heightPicture,
+) error {
+	f := fileFilter{
+		status:    new(fileStatusOK),
+		box:       box,
+		sort:      []string{sortFinest},
+		mostHits:  limit,
+		withGrids: true,
+	}
+	ctx := r.Context()
+	d, err := c.selectVisible(r, &f)
+	if err != nil {
+		return err
+	}
+	files, next, err := findFiles(ctx, c.core.db, f, firstFile(), limit)
+	if err != nil {
+		return err
+	}
+	if next != nil {
+		files = nil
+	}
+
+	callerOf(r).slots.leavePool()
+	budget := &decodeBudget{maxTileWork}
+	for _, file := range files {
+		if err := shareCore(ctx, c.core.db); err != nil {
+			return err
+		}
+
+		p := part(file)
+		hasVoid := slices.ContainsFunc(p.heights, math.IsNaN)
+		if !hasVoid || !p.setPlaces(file) {
+			continue // a CRS is not known if only a former version of the registry has it
+		}
+		if len(files) <= maxTileFiles {
+			err = c.addHeightsOf(ctx, d.Path, file, p, budget)
+		} else {
+			p.addGrid(file)
+		}
+		if problemIn(err) != nil || ctx.Err() != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // The styles of tiles.

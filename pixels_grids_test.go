@@ -279,7 +279,7 @@ func TestStatistics(t *testing.T) {
 		check("deviation", math.Abs(float64(s.Deviation)-math.Sqrt(squares)) < 1e-9*math.Sqrt(squares), true)
 		check("north", s.Edges[0][15], height(62))
 		check("north, void", math.IsNaN(float64(s.Edges[0][0])), true)
-		check("east", s.Edges[1][2], height(float32(63.07)))
+		check("east", s.Edges[1][2], height(63.07))
 		check("south", s.Edges[2][4], height(12))
 		check("west", math.IsNaN(float64(s.Edges[3][9])), true)
 		check("bad blocks", s.BadBlocks, int64(0))

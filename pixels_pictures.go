@@ -10,8 +10,14 @@ import (
 // columns at the edges are a margin, which is not drawn.
 type heightPicture struct {
 	width, height int          // with the margin
+	top           int          // of a part: its first row in the whole picture
 	places        [][2]float64 // where each pixel lies in a raster: see heightAt; the column is NaN: nowhere
 	heights       []float64    // in metres; NaN is void
+
+	// position returns the longitude and latitude of a place in the whole picture, in pixels from
+	// its north-west corner.
+	position func(x, y float64) (lon, lat float64)
+	isCurved bool // straight lines in a raster are curved in the picture
 }
 
 // newHeightPicture returns a picture of so many pixels, with a margin of one pixel around them. All

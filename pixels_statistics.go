@@ -10,6 +10,10 @@ import (
 // edgeHeights is how many heights of each edge are kept, to compare them with those of a neighbour.
 const edgeHeights = 16
 
+// gridHeights is how many heights of a row and of a column of Grid are kept, to draw the file among
+// many others.
+const gridHeights = 8
+
 // maxStatisticsWork limits the heights that are added up, because a file of a few bytes may claim
 // any number of samples that it leaves out, and its blocks may share one place. Its unit is that of
 // blockWork. So up to 17 thousand million samples of 32 bits are read.
@@ -23,9 +27,13 @@ type heightStatistics struct {
 	// Edges are heights at equal distances along the north, east, south and west edge: in the
 	// middle of each sixteenth of it, from west to east or from north to south.
 	Edges [4][edgeHeights]height `json:"edges"`
+
+	// Grid are heights at equal distances, from edge to edge, in rows from the north.
+	// It is left out if an older version has read the file.
+	Grid []height `json:"grid,omitzero"`
 }
 
-// heightFigures are the statistics without edges.
+// heightFigures are the statistics without single heights.
 type heightFigures struct {
 	Samples int64 `json:"samples"` // that were decoded, voids too
 	Voids   int64 `json:"voids"`
@@ -130,6 +138,7 @@ func (r *raster) statistics(ctx context.Context, step float64) (heightStatistics
 	c.Min = height(math.Inf(1))
 	c.Max = height(math.Inf(-1))
 	c.Mode = height(math.NaN())
+	c.Grid = make([]height, gridHeights*gridHeights)
 
 	for top := 0; top < r.height; top += r.blockHeight {
 		for left := 0; left < r.width; left += r.blockWidth {
@@ -144,7 +153,7 @@ func (r *raster) statistics(ctx context.Context, step float64) (heightStatistics
 
 			c.BadBlocks++
 			c.Damage = cmp.Or(c.Damage, new(err.Error()))
-			c.addEdges([]float64{math.NaN()}, block)
+			c.addPlaces([]float64{math.NaN()}, block)
 		}
 	}
 	c.endRows()
@@ -186,7 +195,7 @@ func (c *heightCounter) addBlock(ctx context.Context, block window) error {
 		v := []float64{0}
 		c.r.copyRow(0, 0, v)
 		c.addHeights(v, int64(block.width)*int64(block.height))
-		c.addEdges(v, block)
+		c.addPlaces(v, block)
 		return nil
 	}
 
@@ -199,7 +208,7 @@ func (c *heightCounter) addBlock(ctx context.Context, block window) error {
 		}
 
 		c.addHeights(row, 1)
-		c.addEdges(row, part)
+		c.addPlaces(row, part)
 
 		// Rows of strips follow each other, those of tiles do not.
 		follows := block.x == c.x && y == c.y+1 && block.width == len(c.row)
@@ -277,23 +286,32 @@ func (c *heightCounter) vote(v float64, times int64) {
 	}
 }
 
-// addEdges keeps those heights of a part of the raster that lie at the places of Edges: a row of
-// heights, or one that stands for all.
-func (c *heightCounter) addEdges(heights []float64, part window) {
+// addPlaces keeps those heights of a part of the raster that lie at the places of Edges and Grid.
+// The part has a row of heights, or one that stands for all. Those that are kept are rounded to
+// thousandths, because they are most of what is stored.
+func (c *heightCounter) addPlaces(heights []float64, part window) {
 	r := c.r
+	keep := func(x, y int, into *height) {
+		column := x - part.x
+		row := y - part.y
+		isInside := column >= 0 && column < part.width && row >= 0 && row < part.height
+		if isInside {
+			*into = height(math.Round(heights[min(column, len(heights)-1)]*1000) / 1000)
+		}
+	}
+
 	for i := range edgeHeights {
 		middle := 2*i + 1 // of a sixteenth, in halves
 		x := middle * r.width / (2 * edgeHeights)
 		y := middle * r.height / (2 * edgeHeights)
-
 		for side, place := range [...][2]int{{x, 0}, {r.width - 1, y}, {x, r.height - 1}, {0, y}} {
-			column := place[0] - part.x
-			row := place[1] - part.y
-			isInside := column >= 0 && column < part.width && row >= 0 && row < part.height
-			if isInside {
-				c.Edges[side][i] = height(heights[min(column, len(heights)-1)])
-			}
+			keep(place[0], place[1], &c.Edges[side][i])
 		}
+	}
+	for i := range c.Grid {
+		x := i % gridHeights * (r.width - 1) / (gridHeights - 1)
+		y := i / gridHeights * (r.height - 1) / (gridHeights - 1)
+		keep(x, y, &c.Grid[i])
 	}
 }
 

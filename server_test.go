@@ -188,10 +188,7 @@ func (m *matrix) target(rt route) (path string, body any) {
 		os.Mkdir(filepath.Join(m.datasets, dir), 0o755)
 	}
 	os.WriteFile(filepath.Join(m.datasets, name, "a.txt"), []byte("text"), 0o644)
-	if strings.HasSuffix(rt.path, ".vrt") || strings.HasPrefix(rt.path, stacPath) {
-		os.WriteFile(filepath.Join(m.datasets, name, "a.tif"), geographicTIFF(7, 46), 0o644)
-	}
-	if strings.HasSuffix(rt.path, "/relief.png") {
+	if strings.HasSuffix(rt.path, ".vrt") || strings.HasPrefix(rt.path, stacPath) || strings.HasSuffix(rt.path, "/relief.png") {
 		os.WriteFile(filepath.Join(m.datasets, name, "a.tif"), terrainTIFF(0, 0, hills).build(), 0o644)
 	}
 	manager, analyst, author := m.each[datasetManage], m.each[datasetAnalyze], m.each[adminSystemMessage]
@@ -232,6 +229,8 @@ func (m *matrix) target(rt route) (path string, body any) {
 		path = strings.NewReplacer("{analysis}", analysis, "{file}", fmt.Sprint(file), "{path...}", "a.txt").Replace(path)
 	case strings.HasSuffix(path, "/{z}/{x}/{y}"):
 		path = strings.TrimSuffix(path, "{z}/{x}/{y}") + "1/0/0.png"
+	case path == dataset+"/relief.png":
+		path += "?bbox=7,46,8,47"
 	case strings.HasSuffix(path, "/elevation") && rt.method == "GET":
 		path += "?point=7,46"
 	case strings.HasSuffix(path, "/{dataset}"):
