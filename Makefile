@@ -72,7 +72,7 @@ bench-analysis: postgres ## measure the analysis of CAIRN_BENCH_FILES (1,000,000
 	@grep -v -e '^=== ' -e '--- PASS' -e '^PASS' -e '^ok' testdata/bench-analysis.new | tee testdata/bench-analysis.txt; rm testdata/bench-analysis.new
 
 soak: postgres ## run for long what the test suite runs for seconds
-	CAIRN_SOAK=1 $(GO) test -tags $(TAGS) -v -run '^Test(NobodyGains|MessageModel|Killed|FolderModel|Database|Failover|Restart|ManyLogins|SlowClients|IdleClients|HugeRequests|MixedLoad|HostileRequests|HostileForms|STACPaging|LargeVRT|LargeDirectory|OverlongNames|BoundaryRandom|AdministratorsAtOnce|ThrottledNetwork|TOTPGuesses|FileQueries|HiddenDatasets$$)' -count 1 -timeout 90m .
+	CAIRN_SOAK=1 $(GO) test -tags $(TAGS) -v -run '^Test(NobodyGains|MessageModel|Killed|FolderModel|Database|Failover|Restart|ManyLogins|SlowClients|IdleClients|HugeRequests|MixedLoad|HostileRequests|HostileForms|STACPaging|LargeVRT|LargeDirectory|OverlongNames|BoundaryRandom|AdministratorsAtOnce|ThrottledNetwork|TOTPGuesses|FileQueries|ManyWrongHeights|FractalTerrain|HiddenDatasets$$)' -count 1 -timeout 90m .
 
 bench: postgres ## measure against floors taken in the same run, and write BENCH.md
 	@tools/bench $(GO) $(TAGS)

@@ -34,15 +34,29 @@ func landscape(x, y float64) float64 {
 	return land
 }
 
-// tileName returns the name of a tile in a column and a row.
-func tileName(column, row int) string { return fmt.Sprintf("tile_%c%c.tif", 'a'+column, 'a'+row) }
+// tileName returns the name of a tile in a column and a row, up to 51 of each: tile_bYa.tif, say.
+func tileName(column, row int) string {
+	letters := func(n int) string {
+		if n < 26 {
+			return string(rune('a' + n))
+		}
+		return "Y" + string(rune('a'+n-26))
+	}
+	return "tile_" + letters(column) + letters(row) + ".tif"
+}
 
-// landscapeTiles returns tiles of the landscape by their names. change changes one before it is built.
+// landscapeTiles returns 16 by 16 tiles of the landscape by their names. change changes one before it is built.
 func landscapeTiles(t *testing.T, change func(column, row int, f *pixelTIFF)) (d delivery, contents map[string][]byte) {
 	t.Helper()
+	return manyLandscapeTiles(t, 16, 16, change)
+}
+
+// manyLandscapeTiles is landscapeTiles with so many columns and rows.
+func manyLandscapeTiles(t *testing.T, columns, rows int, change func(column, row int, f *pixelTIFF)) (d delivery, contents map[string][]byte) {
+	t.Helper()
 	d, contents = delivery{"landscape", map[string]*fileRow{}}, map[string][]byte{}
-	for column := range 16 {
-		for row := range 16 {
+	for column := range columns {
+		for row := range rows {
 			f := terrainTIFF(column, row, landscape)
 			change(column, row, &f)
 			path := tileName(column, row)
@@ -208,6 +222,44 @@ func TestWrongHeights(t *testing.T) {
 	}
 }
 
+// TestManyWrongHeights plants all faults again and again among 2,000 tiles, and finds each with its file and nothing else.
+func TestManyWrongHeights(t *testing.T) {
+	t.Parallel()
+	faults := heightFaults()
+	planted := map[string]heightFault{} // by path
+	d, contents := manyLandscapeTiles(t, 50, soakOr(2000, 400)/50, func(column, row int, f *pixelTIFF) {
+		isInHills := column >= 18
+		isAlone := column%3 == 0 && row%3 == 0
+		if isInHills && isAlone {
+			fault := faults[len(planted)%len(faults)]
+			planted[tileName(column, row)] = fault
+			fault.plant(f)
+		}
+	})
+
+	// Bytes in the wrong order make heights in the range of terrain, too. Then they are spikes, or a step.
+	isRight := func(code, detail string, fault heightFault) bool {
+		isOwn := code == fault.code && strings.HasPrefix(detail, fault.detail)
+		return isOwn || fault.name == "bytes in the wrong order" && (code == "spikes" || code == "seam")
+	}
+	_, found := d.check(t)
+	hits := map[string]bool{}
+	for code, lines := range found {
+		for _, line := range lines {
+			path, detail, _ := strings.Cut(line, ": ")
+			fault, isPlanted := planted[path]
+			if !isPlanted || !isRight(code, detail, fault) {
+				t.Errorf("%s %s, want %s %q", code, line, fault.code, fault.detail)
+			}
+			hits[path] = true
+		}
+	}
+	for path, fault := range planted {
+		check(t, fault.name+" in "+path+": is found", hits[path], true)
+	}
+	t.Logf("%d faults in %d tiles", len(planted), len(contents))
+}
+
 // TestExpectedHeights: heights outside of those that are expected are found, also spikes, and in the unit of the file.
 func TestExpectedHeights(t *testing.T) {
 	t.Parallel()
@@ -343,12 +395,14 @@ func fractal(seed int64, x, y, rough float64) (v float64) {
 // TestFractalTerrain: nothing is found in fractal terrain, from a plain to high mountains, with sea below 0.
 func TestFractalTerrain(t *testing.T) {
 	t.Parallel()
-	for _, height := range []float64{2, 100, 2500} {
-		for _, rough := range []float64{0.4, 0.6} {
-			land := func(x, y float64) float64 { return max(0, height*fractal(7, x, y, rough)) }
-			d, _ := landscapeTiles(t, func(column, row int, f *pixelTIFF) { f.value = terrainTIFF(column, row, land).value })
-			if _, found := d.check(t); len(found) > 0 {
-				t.Errorf("%v m, roughness %v: %.2000v", height, rough, found)
+	for seed := range int64(soakOr(8, 1)) {
+		for _, height := range []float64{2, 100, 2500} {
+			for _, rough := range []float64{0.4, 0.6} {
+				land := func(x, y float64) float64 { return max(0, height*fractal(7+seed, x, y, rough)) }
+				d, _ := landscapeTiles(t, func(column, row int, f *pixelTIFF) { f.value = terrainTIFF(column, row, land).value })
+				if _, found := d.check(t); len(found) > 0 {
+					t.Errorf("%v m, roughness %v, seed %d: %.2000v", height, rough, seed, found)
+				}
 			}
 		}
 	}
