@@ -567,7 +567,7 @@ func (a *analyzer) storeResults(ctx context.Context, t task, found *results) err
 			return err
 		}
 
-		if _, err := queueChecks(ctx, tx, "cairn", t.DatasetID, 0); err != nil {
+		if err := queueChecks(ctx, tx, "cairn", t.DatasetID, 0); err != nil {
 			return err
 		}
 		return a.announceEnd(ctx, tx, t, "")
@@ -587,7 +587,7 @@ func (a *analyzer) settle(ctx context.Context, t task, err error) error {
 			if err := endAnalysis(ctx, tx, t.AnalysisID, t.Token, stateFailed, *fail); err != nil {
 				return err
 			}
-			if _, err := queueChecks(ctx, tx, "cairn", t.DatasetID, t.AnalysisID); err != nil {
+			if err := queueChecks(ctx, tx, "cairn", t.DatasetID, t.AnalysisID); err != nil {
 				return err
 			}
 			return a.announceEnd(ctx, tx, t, fail.code)
