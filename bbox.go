@@ -484,13 +484,7 @@ func (m *extent) checkArea(area []float64) {
 	reachesNorthEnd := box[1] <= area[3]+margin
 	meetsLatitudes := reachesSouthEnd && reachesNorthEnd
 
-	// Two ranges of longitudes meet if one holds the west end of the other.
-	west := area[0] - margin
-	width := widthOf(area) + 2*margin
-	beginsInside := math.Mod(box[0]-west+720, 360) <= width
-	holdsWest := math.Mod(west-box[0]+720, 360) <= widthOf(box)
-	meetsLongitudes := beginsInside || holdsWest
-
+	meetsLongitudes := doLongitudesMeet(box[0], widthOf(box), area[0]-margin, widthOf(area)+2*margin)
 	if !meetsLatitudes || !meetsLongitudes {
 		m.warnf("%s, which reaches from %g°, %g° to %g°, %g°",
 			aboutArea,
@@ -499,6 +493,14 @@ func (m *extent) checkArea(area []float64) {
 			area[2],
 			area[3])
 	}
+}
+
+// doLongitudesMeet reports whether two ranges of longitudes, each from a west end on, have a place
+// in common: one of them holds the west end of the other.
+func doLongitudesMeet(west, width, otherWest, otherWidth float64) bool {
+	isOtherInside := math.Mod(otherWest-west+720, 360) <= width
+	isInsideOther := math.Mod(west-otherWest+720, 360) <= otherWidth
+	return isOtherInside || isInsideOther
 }
 
 // widthOf returns the width of a box in degrees, which may cross 180°.

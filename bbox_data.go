@@ -69,10 +69,8 @@ type blockTable struct {
 	rows     float64   // of a block
 	height   float64   // of the raster
 
-	bytes       float64 // the sum of the byte counts that were looked at
-	worst       uint64  // the block that ends the farthest beyond the file's end
-	worstLength float64 // bytes of that block; 0 before one is found
-	worstEnd    float64 // where that block ends; the file's end before one is found
+	bytes float64 // the sum of the byte counts that were looked at
+	end   float64 // the farthest end of a block, at least the file's end
 }
 
 // readBlockTable returns the table without its values, with 0 blocks if the tags do not give it.
@@ -177,7 +175,7 @@ func (h *headerReader) checkBlocks(d tiffDirectory, bands, bits float64, m *exte
 		}
 	}
 
-	t.worstEnd = float64(h.size)
+	t.end = float64(h.size)
 
 	// The first chunk, then the last ones from the end on, as many as may be read.
 	const (
@@ -205,15 +203,13 @@ func (h *headerReader) checkBlocks(d tiffDirectory, bands, bits float64, m *exte
 		m.DataBytes = new(int64(t.bytes))
 	}
 
-	if t.worstLength > 0 {
-		return corruptf("its data is cut off: "+
-			"%s %d has %.0f bytes at %.0f, but the file ends at %d; %.0f bytes are missing",
+	missing := t.end - float64(h.size)
+	if missing > 0 {
+		return corruptf("its data is cut off: a %s ends at %.0f, but the file ends at %d; %.0f bytes are missing",
 			t.kind,
-			t.worst,
-			t.worstLength,
-			t.worstEnd-t.worstLength,
+			t.end,
 			h.size,
-			t.worstEnd-float64(h.size))
+			missing)
 	}
 	return nil
 }
@@ -225,7 +221,7 @@ func (f tiffField) part(first, end uint64) tiffField {
 	return f
 }
 
-// checkChunk looks for a block from first up to end that ends farther behind than t.worst.
+// checkChunk looks for a block from first up to end that ends farther behind than t.end.
 func (h *headerReader) checkChunk(t *blockTable, first, end uint64) error {
 	offsets, err := h.numbers(t.offsets.part(first, end))
 	if err != nil {
@@ -249,10 +245,8 @@ func (h *headerReader) checkChunk(t *blockTable, first, end uint64) error {
 
 		t.bytes += max(count, 0)
 		length := t.length(block, count)
-		if length > 0 && offset+length > t.worstEnd {
-			t.worst = block
-			t.worstLength = length
-			t.worstEnd = offset + length
+		if length > 0 && offset+length > t.end {
+			t.end = offset + length
 		}
 	}
 	return nil
@@ -280,31 +274,21 @@ func (h *headerReader) checkLength(start, length float64) error {
 func (h *headerReader) checkASCII(head []byte, columns, rows float64) error {
 	start := samplesStart(head)
 	rest := h.size - start
-	missing := func(samples float64) error {
-		return corruptf("its data is cut off: "+
-			"the file ends at %d, and its last %.0f samples are missing: %.0f bytes or more",
-			h.size,
-			samples,
-			2*samples-1)
-	}
+	errCut := corruptf("its data is cut off: the file ends at %d, and its last samples are missing", h.size)
 
 	// Count all samples if they may be read.
 	want := columns * rows
 	if rest <= maxHeaderBytes-h.read {
 		b, err := h.at(start, rest, "the samples")
-		if err != nil {
-			return err
+		if err == nil && countFields(b) < want {
+			err = errCut
 		}
-		have := countFields(b)
-		if have < want {
-			return missing(want - have)
-		}
-		return nil
+		return err
 	}
 
 	// A sample has a digit and a separator at least.
-	if float64(rest) < 2*columns*rows-1 {
-		return missing(want - math.Ceil(float64(rest)/2))
+	if float64(rest) < 2*want-1 {
+		return errCut
 	}
 
 	const lineBytes = maxHeaderBytes / 3
@@ -328,9 +312,8 @@ func (h *headerReader) checkASCII(head []byte, columns, rows float64) error {
 		return nil
 	}
 
-	have := countFields(last[begin:])
-	if have < columns {
-		return missing(columns - have)
+	if countFields(last[begin:]) < columns {
+		return errCut
 	}
 	return nil
 }

@@ -22,12 +22,10 @@ func (m *extent) footprint() (parts multiPolygon) {
 	}
 
 	ring := m.outline()
-	west := math.Inf(1)
-	east := math.Inf(-1)
-	for _, p := range ring {
-		west = min(west, p[0])
-		east = max(east, p[0])
-	}
+	bounds := emptyRange()
+	bounds.add(ring...)
+	west := bounds.west
+	east := bounds.east
 
 	// An outline around a pole ends a turn further than it begins.
 	isAroundPole := len(ring) > 0 && math.Abs(ring[len(ring)-1][0]-ring[0][0]) > 180

@@ -389,7 +389,6 @@ func (k *geoKeys) readProjection(p *crsParameters) {
 	methods := [...]int{
 		1:  methodTransverseMercator,
 		3:  methodObliqueMercatorA,
-		4:  methodLaborde,
 		5:  methodObliqueMercatorB,
 		7:  methodMercatorA,
 		8:  methodLambertConic2SP,
@@ -402,7 +401,6 @@ func (k *geoKeys) readProjection(p *crsParameters) {
 		18: methodCassiniSoldner,
 		22: methodPolyconic,
 		24: methodSinusoidal,
-		26: methodNewZealandMapGrid,
 		27: methodTransverseMercatorSouth,
 		28: methodLambertCylindrical,
 	}

@@ -53,7 +53,6 @@ const (
 
 	// Units.
 	epsgMetre  = 9001
-	epsgDegree = 9102
 	epsgFoot   = 9002
 	epsgFootUS = 9003
 )

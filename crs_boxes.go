@@ -150,9 +150,6 @@ func boxInDegrees(c *crsDefinition, t [6]float64, width, height float64) (degree
 	}
 
 	// A pixel more than the globe needs no warning.
-	pixelX := max(
-		math.Abs(t[0]),
-		math.Abs(t[1])) * p.unit
 	pixelY := max(
 		math.Abs(t[3]),
 		math.Abs(t[4])) * p.unit
@@ -160,11 +157,6 @@ func boxInDegrees(c *crsDefinition, t [6]float64, width, height float64) (degree
 	if p.formula == formulaGeographic && beyondPole > pixelY {
 		box.warnings = append(box.warnings,
 			"the raster reaches beyond a pole; bbox ends there")
-	}
-	farthestLon := max(r.east, -r.west)
-	if farthestLon > 360+pixelX {
-		box.warnings = append(box.warnings,
-			"its longitudes go beyond ±360°; bbox has them within ±180°")
 	}
 
 	west, east := normalizeLongitudes(r.west, r.east)
@@ -554,20 +546,16 @@ func pixelSizeMetres(p projection, t [6]float64, col, row float64) (float64, err
 		at[i] = p.ellipsoid.geocentric(lon, lat)
 	}
 
-	var u [3]float64 // half a pixel along the row
-	var v [3]float64 // half a pixel along the column
+	// The area of a quarter of a pixel, by Lagrange's identity: |u×v|² = u·u v·v - (u·v)².
+	var uu, vv, uv float64
 	for i := range 3 {
-		u[i] = at[1][i] - at[0][i]
-		v[i] = at[2][i] - at[0][i]
+		u := at[1][i] - at[0][i] // half a pixel along the row
+		v := at[2][i] - at[0][i] // half a pixel along the column
+		uu += u * u
+		vv += v * v
+		uv += u * v
 	}
-
-	// The length of their cross product is the area of a quarter of a pixel.
-	x := u[1]*v[2] - u[2]*v[1]
-	y := u[2]*v[0] - u[0]*v[2]
-	z := u[0]*v[1] - u[1]*v[0]
-
-	quarter := math.Hypot(math.Hypot(x, y), z)
-	area := 4 * quarter
+	area := 4 * math.Sqrt(uu*vv-uv*uv)
 	isValid := area > 0 && isFinite(area)
 	if !isValid {
 		return 0, errOutsideProjection
