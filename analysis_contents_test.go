@@ -602,7 +602,8 @@ func TestContentThatChanges(t *testing.T) {
 				t.Fatal(err)
 			}
 			e := entryOf(info.Sys())
-			row := contentFile{Path: "x", Size: e.Size, Modified: e.Modified, Changed: e.Changed}
+			e.Path = "x"
+			row := contentFile{entry: e}
 			files := &fileReader{root: mustOpenRoot(t, dir), before: func(string) {}}
 			r := &detachedReader{fileReader: files, ctx: t.Context(), progress: new(atomic.Int64)}
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -83,49 +82,46 @@ func (a *analyzer) lookForAll(ctx context.Context, t task) (all sight, err error
 
 // lookForSome looks for the files of some candidates.
 func (a *analyzer) lookForSome(ctx context.Context, t task, candidates []candidate) (seen sight, err error) {
-	var looked atomic.Int64
-	err = a.runDetached(ctx, &looked, func(_ context.Context, send sendFunc) error {
-		root, err := a.openDataset(t, true)
-		if err != nil || root == nil { // it is missing, which is intended: all files are gone
-			return err
+	look := func(r *detachedReader, i int) error {
+		found := fileGone
+		above := ""
+		if r.root != nil {
+			found, above = lookFor(r.root, candidates[i].Path)
 		}
-		defer root.Close()
-
-		var now sight
-		for _, c := range candidates {
-			found, above := lookFor(root, c.Path)
-			looked.Add(1)
-
-			isForced := found == fileEmptied && t.Force
-			isGone := found == fileGone || isForced
-			if isGone {
-				foundByOther := c.FoundBy != "" && c.FoundBy != a.instance
-				if foundByOther {
-					now.disputed++
-				}
-				continue
-			}
-
-			missedByOther := t.OthersLooked && c.FoundBy == ""
-			if found == fileThere && missedByOther {
-				now.found = append(now.found, c.Path)
-			} else {
-				now.kept = append(now.kept, c.Path)
-			}
-
-			if found == fileEmptied {
-				now.warnings = append(now.warnings, above+"/: this directory is empty now, "+
-					"so the rows of its files stay; if the files are gone, analyse with the option force")
-			}
-		}
-
-		return send(func() error {
-			seen = now
+		return r.send(func() error {
+			seen.note(candidates[i], found, above, t, a.instance)
 			return nil
 		})
-	})
+	}
+	hangs := func(int) error { return errHangs }
 
+	err = a.readDetached(ctx, t, len(candidates), look, hangs)
 	return seen, err
+}
+
+// note notes where the file of a candidate is, as lookFor says.
+func (seen *sight) note(c candidate, found presence, above string, t task, instance string) {
+	isForced := found == fileEmptied && t.Force
+	isGone := found == fileGone || isForced
+	if isGone {
+		foundByOther := c.FoundBy != "" && c.FoundBy != instance
+		if foundByOther {
+			seen.disputed++
+		}
+		return
+	}
+
+	missedByOther := t.OthersLooked && c.FoundBy == ""
+	if found == fileThere && missedByOther {
+		seen.found = append(seen.found, c.Path)
+	} else {
+		seen.kept = append(seen.kept, c.Path)
+	}
+
+	if found == fileEmptied {
+		seen.warnings = append(seen.warnings, above+"/: this directory is empty now, "+
+			"so the rows of its files stay; if the files are gone, analyse with the option force")
+	}
 }
 
 // storeSight stores what a look has found. A candidate that is dropped counts among the files if a

@@ -21,9 +21,8 @@ type fileRow struct {
 	fileKind
 	path      string
 	found     *fileHeights // nil: its heights were not read
-	hasBox    bool         // box and transform are known
-	transform [6]float64   // as in extent
-	box       [4]float64   // minx, miny, maxx, maxy in the file's own CRS
+	transform []float64    // as in extent; nil: not known
+	box       []float64    // minx, miny, maxx, maxy in the file's own CRS; nil: not known
 }
 
 // fileRecord holds what the checks know of a file, in a fixed size: a million records take 120 MB.
@@ -231,7 +230,8 @@ func (s *fileSet) add(row fileRow) {
 
 	// The place of a damaged file, or of one that was not read, does not count.
 	isBroken := row.status == fileStatusCorrupt || k.unread != ""
-	if row.hasBox && !isBroken {
+	hasBox := row.box != nil && row.transform != nil
+	if hasBox && !isBroken {
 		k.orientation = r.setBox(row)
 	}
 
@@ -357,21 +357,13 @@ func (s *fileSet) groups(key func(r *fileRecord) uint64) iter.Seq[[]int32] {
 }
 
 // check runs all checks. Their order matters: later ones use results that earlier ones stored in
-// the records. It ends early if ctx does.
+// the records. The error is that of ctx.
 func (s *fileSet) check(ctx context.Context) error {
-	steps := [...]func(){
-		s.checkStatus,
-		s.checkNames,
-		s.checkAttributes,
-		s.checkSamePlace,
-		s.makeGrids,
-	}
-	for _, step := range steps {
-		step()
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-	}
+	s.checkStatus()
+	s.checkNames()
+	s.checkAttributes()
+	s.checkSamePlace()
+	s.makeGrids()
 
 	// A boundary changes which tiles of its grid are missing.
 	if err := s.checkExpected(ctx); err != nil {
