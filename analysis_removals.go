@@ -274,12 +274,10 @@ func (a *analyzer) removeCandidates(ctx context.Context, t task) error {
 		}
 	}
 
-	if !t.Checksums && !t.Heights {
-		return a.setStep(ctx, t, stepCheck)
+	if t.Checksums || t.Heights {
+		return a.setStep(ctx, t, stepContents)
 	}
-	err := a.setStep(ctx, t, stepContents)
-	wake(a.contents)
-	return err
+	return a.setStep(ctx, t, stepCheck)
 }
 
 // presence is the outcome of looking for a file.

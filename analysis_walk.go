@@ -286,7 +286,7 @@ func (w *walker) look(ctx context.Context, dir *os.Root, names []string) []entry
 func (w *walker) sumGroups(ctx context.Context, dir *os.Root, names []string) map[string]int64 {
 	var sidecars []string
 	for _, name := range names {
-		if hasExtension(path.Ext(name), sidecarExtensions+sidecarSuffixes) {
+		if hasExtension(name, sidecarExtensions+sidecarSuffixes) {
 			sidecars = append(sidecars, name)
 		}
 	}
@@ -307,7 +307,7 @@ func (w *walker) sumGroups(ctx context.Context, dir *os.Root, names []string) ma
 
 	for _, name := range names {
 		_, hasSidecar := sums[groupOf(name)]
-		if hasSidecar && hasExtension(path.Ext(name), rasterExtensions) {
+		if hasSidecar && hasExtension(name, rasterExtensions) {
 			sums[groupOf(name)] += checksum(name)
 		}
 	}
@@ -319,7 +319,7 @@ func (w *walker) sumGroups(ctx context.Context, dir *os.Root, names []string) ma
 // common: "dem" for DEM.tif, dem.tfw and dem.tif.aux.xml. File systems may ignore case.
 func groupOf(name string) string {
 	name = stemOf(strings.ToLower(name))
-	for hasExtension(path.Ext(name), rasterExtensions+sidecarExtensions+sidecarSuffixes) {
+	for hasExtension(name, rasterExtensions+sidecarExtensions+sidecarSuffixes) {
 		name = stemOf(name)
 	}
 	return name

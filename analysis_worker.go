@@ -34,7 +34,6 @@ type analyzer struct {
 	tuning
 
 	queued   chan struct{} // has an element if a worker should look for an analysis now
-	contents chan struct{} // likewise, for the worker that reads contents
 	reading  *limiter      // slots for batches that are read and stored
 	checking *limiter      // one dataset is checked at a time, because its rows are in memory
 	waits    *limiter      // requests of one user that wait for a change; none waits in line
@@ -69,7 +68,6 @@ func newAnalyzer(core *core, catalogue *catalogue, instance string, tuning tunin
 		instance:  instance,
 		tuning:    tuning,
 		queued:    make(chan struct{}, 1),
-		contents:  make(chan struct{}, 1),
 		reading:   newLimiter(readers, readers),
 		checking:  newLimiter(1, 1),
 		waits:     waits,
@@ -106,7 +104,7 @@ func (a *analyzer) run(ctx context.Context) {
 			duty = oldestAnalysis
 		case 1:
 			duty = onlyContents
-			queued = a.contents
+			queued = nil // it polls
 		}
 
 		all.Go(func() {

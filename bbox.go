@@ -184,7 +184,7 @@ func (h *headerReader) readFormat(m *extent) error {
 		return err
 	}
 	if raster != "" {
-		return extentErrorf(fileStatusSidecar, "belongs to %s beside it", cleanText([]byte(raster), maxNameText))
+		return extentErrorf(fileStatusSidecar, "belongs to %s beside it", cleanText(raster, maxNameText))
 	}
 
 	if h.size == 0 {
@@ -265,7 +265,7 @@ func (h *headerReader) readGeoTIFF(head []byte, m *extent) error {
 
 	nodata, err := h.text(d.field(tagGDALNoData))
 	m.warnOnError(err)
-	m.Nodata = nonEmpty(cleanText(nodata, maxNodataText))
+	m.Nodata = nonEmpty(cleanText(string(nodata), maxNodataText))
 
 	// An error about the data itself comes before one about the place.
 	err = h.placeGeoTIFF(d, m)
@@ -661,17 +661,12 @@ const (
 	typeUndefined = 7
 	typeSShort    = 8
 	typeSLong     = 9
-	typeSRational = 10
 	typeFloat     = 11
 	typeDouble    = 12
-
-	// TIFF Technical Note 1.
-	typeIFD = 13
 
 	// BigTIFF.
 	typeLong8  = 16
 	typeSLong8 = 17
-	typeIFD8   = 18
 )
 
 // tiffField is an entry of an image file directory. Its values lie at offset, perhaps in the entry.
@@ -750,13 +745,10 @@ func fieldTypeSize(fieldType uint16) uint64 {
 		typeLong:      4,
 		typeSLong:     4,
 		typeFloat:     4,
-		typeIFD:       4,
 		typeRational:  8,
-		typeSRational: 8,
 		typeDouble:    8,
 		typeLong8:     8,
 		typeSLong8:    8,
-		typeIFD8:      8,
 	}
 
 	if int(fieldType) < len(sizes) {

@@ -219,34 +219,17 @@ func (k *geoKeys) citation(id int) []byte {
 // esriPE introduces well-known text that Esri writes into citation keys.
 const esriPE = "ESRI PE String ="
 
-// crsNameFromCitation returns the name in a citation key: the text before "|", in Esri's well-known
-// text, or in lines such as "PCS Name = name|…" of ArcGIS and Erdas Imagine.
+// crsNameFromCitation returns the name in a citation key: the first text in Esri's well-known text,
+// or else the text before "|".
 func crsNameFromCitation(b []byte) string {
-	// The first text in Esri's well-known text.
-	s := cleanText(b, maxGeoASCII)
+	s := cleanText(string(b), maxGeoASCII)
 	if _, wkt, ok := strings.Cut(s, esriPE); ok {
 		_, wkt, _ = strings.Cut(wkt, `"`)
 		s, _, _ = strings.Cut(wkt, `"`)
 	}
 
-	labels := [...]string{
-		"PCS Name =",
-		"GCS Name =",
-		"Projection Name =",
-	}
-	for _, label := range labels {
-		_, name, ok := strings.Cut(s, label)
-		if ok {
-			s, _, _ = strings.Cut(name, " Units = ") // Imagine's next line; cleanText made the line break a space
-			break
-		}
-	}
-
 	s, _, _ = strings.Cut(s, "|")
-	if strings.HasPrefix(s, "IMAGINE GeoTIFF Support") {
-		return "" // boilerplate without a name
-	}
-	return cleanText([]byte(s), maxNameText)
+	return cleanText(s, maxNameText)
 }
 
 // citedUnit returns the size of the foot that a citation names as the unit of a projected CRS. It

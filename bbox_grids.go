@@ -261,7 +261,7 @@ func (h *headerReader) readDTED(at int, m *extent) error {
 
 	// The DSI names the datums.
 	p := geographicCRS(epsgWGS84)
-	horizontal := cleanText(dsi[144:149], 5)
+	horizontal := cleanText(string(dsi[144:149]), 5)
 	if horizontal == "WGS72" {
 		p.code = epsgWGS72
 	}
@@ -389,7 +389,7 @@ func (h *headerReader) placeGrid(g gridHeader, source string, m *extent) error {
 	}
 
 	nodata := cmp.Or(g["nodata_value"], g["nodata"])
-	m.Nodata = nonEmpty(cleanText([]byte(nodata), maxNodataText))
+	m.Nodata = nonEmpty(cleanText(nodata, maxNodataText))
 
 	// x and y are the lower left corner; the file may give a pixel's centre instead.
 	dx := g.number("cellsize", "dx", "xdim")
@@ -473,7 +473,7 @@ func (h *headerReader) readEHdr(extension string, m *extent) (read bool, err err
 	m.Format = new("ehdr")
 	bands, bits, format := g.samples(extension)
 	m.setSamples(bands, bits, format)
-	source := "the header " + cleanText([]byte(name), maxNameText)
+	source := "the header " + cleanText(name, maxNameText)
 	err = h.placeGrid(g, source, m)
 	if m.Width == nil {
 		return true, err

@@ -137,7 +137,7 @@ func crsFromWKT(s string) (p crsParameters, err error) {
 	}
 
 	// The horizontal part of a compound CRS.
-	p.name = cleanText([]byte(n.text(0)), maxNameText)
+	p.name = cleanText(n.text(0), maxNameText)
 	if n.keyword == "COMPD_CS" || n.keyword == "COMPOUNDCRS" {
 		p.setVerticalNode(n.child(
 			"VERT_CS",
@@ -195,7 +195,7 @@ func crsFromWKT(s string) (p crsParameters, err error) {
 // setVerticalNode sets the vertical CRS.
 func (p *crsParameters) setVerticalNode(n *wktNode) {
 	p.vertical = n.epsg()
-	p.verticalName = cleanText([]byte(n.text(0)), maxNameText)
+	p.verticalName = cleanText(n.text(0), maxNameText)
 }
 
 // setDatum sets datum, ellipsoid, prime meridian, shift and angular unit of a geographic CRS.
