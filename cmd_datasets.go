@@ -426,11 +426,7 @@ func reportCommand(ctx context.Context, o invocation, d dataset) error {
 		return err
 	}
 
-	text, err := report.text()
-	if err != nil {
-		return err
-	}
-	_, err = o.stdout.Write(text)
+	_, err = o.stdout.Write(report.text())
 	if err != nil {
 		return err
 	}

@@ -500,8 +500,8 @@ func normalizeLongitudes(west, east float64) (float64, float64) {
 		return -180, 180
 	}
 
-	west = west - 360*math.Floor((west+180)/360)
-	east = east - 360*math.Ceil((east-180)/360)
+	west -= 360 * math.Floor((west+180)/360)
+	east -= 360 * math.Ceil((east-180)/360)
 	return west, east
 }
 

@@ -797,14 +797,14 @@ func (p *projection) search(x, y float64) (lam, phi float64) {
 		// Differences along the parallel and along the meridian.
 		xl, yl := p.projectLocal(lam+step, phi)
 		xp, yp := p.projectLocal(lam, phi+step)
-		xl = xl - x0
-		yl = yl - y0
-		xp = xp - x0
-		yp = yp - y0
+		xl -= x0
+		yl -= y0
+		xp -= x0
+		yp -= y0
 
 		determinant := (xl*yp - xp*yl) / step
-		lam = lam + (dx*yp-dy*xp)/determinant
-		phi = phi + (xl*dy-yl*dx)/determinant
+		lam += (dx*yp - dy*xp) / determinant
+		phi += (xl*dy - yl*dx) / determinant
 	}
 
 	return math.NaN(), math.NaN()

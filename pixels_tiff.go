@@ -61,8 +61,7 @@ func (h *headerReader) openTIFF() (*raster, error) {
 		if err != nil {
 			continue
 		}
-		subfile, _ := other.number(d, tagNewSubfileType, 0)
-		kind := int(subfile)
+		kind := int(other.numberOr(0, d, tagNewSubfileType, &extent{}))
 		switch {
 		case kind&subfileMask != 0:
 			masks = append(masks, image)
