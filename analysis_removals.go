@@ -24,7 +24,7 @@ type candidate struct {
 type sight struct {
 	kept     []string // paths that are no candidates any more: they are not known to be gone
 	found    []string // paths of files that another instance has missed
-	disputed int      // files that another instance has found, and that this one misses
+	disputed int64    // files that another instance has found, and that this one misses
 	warnings []string
 }
 
@@ -39,7 +39,7 @@ func (a *analyzer) look(ctx context.Context, t task) (step string, err error) {
 	if seen.disputed > 0 {
 		const reason = "The running instances see different files: %s that one of them does not find " +
 			"are there for another. No row was removed. Mount the same directory on all of them, and analyse again."
-		files := plural(int64(seen.disputed), "file")
+		files := plural(seen.disputed, "file")
 		return "", &failure{failureViewsDiffer, fmt.Sprintf(reason, files)}
 	}
 
@@ -295,11 +295,7 @@ const (
 // the mount point of a share that is not mounted now, so the files that it held are not known to be
 // gone.
 func lookFor(root *os.Root, path string) (found presence, above string) {
-	raw, err := decodePath(path)
-	if err != nil {
-		return fileUnknown, ""
-	}
-
+	raw, _ := decodePath(path) // as the walk wrote it
 	above = "."
 	for i := range len(raw) + 1 {
 		if i < len(raw) && raw[i] != '/' {

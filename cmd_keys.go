@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // keyID returns the id of the key that a line of the key file holds.
@@ -20,7 +21,7 @@ func keyID(line string) string {
 // editKeyFile replaces the lines of the key file by those that edit returns. Each line ends in a
 // newline. path may be a symbolic link to the file. Owner, group and mode stay. Commands that edit
 // at the same time take turns.
-func editKeyFile(path string, edit func(lines []string) []string) error {
+func editKeyFile(ctx context.Context, path string, edit func(lines []string) []string) error {
 	path, err := filepath.EvalSymlinks(path)
 	if err != nil {
 		return err
@@ -32,9 +33,12 @@ func editKeyFile(path string, edit func(lines []string) []string) error {
 	}
 	defer lock.Close()
 
-	err = syscall.Flock(int(lock.Fd()), syscall.LOCK_EX)
-	if err != nil {
-		return err
+	const lockNow = syscall.LOCK_EX | syscall.LOCK_NB
+	for syscall.Flock(int(lock.Fd()), lockNow) == syscall.EWOULDBLOCK {
+		pause(ctx, 10*time.Millisecond)
+		if ctx.Err() != nil {
+			return fmt.Errorf("another command edits %s: %w", path, ctx.Err())
+		}
 	}
 
 	content, info, err := readRegular(path, 0, maxKeyFile)
@@ -77,23 +81,22 @@ func listKeysCommand(_ context.Context, o invocation, ring *keyring) error {
 }
 
 // addKeyCommand is "cairn keys add". The new key only verifies, until it is promoted.
-func addKeyCommand(_ context.Context, o invocation, _ *keyring) error {
-	const next = "added key %s: copy the key file to every instance, restart them, then: cairn keys promote %[1]s"
-
+func addKeyCommand(ctx context.Context, o invocation, _ *keyring) error {
 	line := newKeyLine()
 	id := keyID(line)
 	add := func(lines []string) []string { return append(lines, line) }
-	err := editKeyFile(o.cfg.keysPath(), add)
-	return o.print(err, nil, next, id)
+	err := editKeyFile(ctx, o.cfg.keysPath(), add)
+	return o.print(err, nil,
+		"added key %s: copy the key file to every instance, restart them, then: cairn keys promote %[1]s", id)
 }
 
 // promoteKeyCommand is "cairn keys promote". It makes a key the signer.
-func promoteKeyCommand(_ context.Context, o invocation, _ *keyring) error {
+func promoteKeyCommand(ctx context.Context, o invocation, _ *keyring) error {
 	id := o.names[0]
 	isChosen := func(line string) bool { return keyID(line) == id }
 
 	at := -1
-	err := editKeyFile(o.cfg.keysPath(), func(lines []string) []string {
+	err := editKeyFile(ctx, o.cfg.keysPath(), func(lines []string) []string {
 		at = slices.IndexFunc(lines, isChosen)
 		if at < 0 {
 			return lines
@@ -144,7 +147,7 @@ func pruneKeys(ctx context.Context, o invocation, ring *keyring) error {
 	// The first line stays: another command may have made a spent key the signer meanwhile.
 	path := o.cfg.keysPath()
 	var removed []string
-	err := editKeyFile(path, func(lines []string) []string {
+	err := editKeyFile(ctx, path, func(lines []string) []string {
 		kept := lines[:1]
 		for _, line := range lines[1:] {
 			id := keyID(line)
@@ -160,6 +163,10 @@ func pruneKeys(ctx context.Context, o invocation, ring *keyring) error {
 		return fmt.Errorf("remove the lines of %s from %s: %w",
 			strings.Join(spent, " "), path, err)
 	}
+	if len(removed) == 0 {
+		return o.print(nil, nil, "every key is needed")
+	}
+
 	fmt.Fprintln(o.stdout, "removed key", strings.Join(removed, " "))
 	changes := map[string]int{"removed": len(removed)}
 	return audit(ctx, o.db, operatorActor(), "keys.prune", "", nil, changes)
