@@ -437,7 +437,8 @@ func (fr *fileReader) readBeside(name string, limit int) (content []byte, found 
 }
 
 // open opens a regular file for reading, also through symbolic links within the dataset. Anything
-// else, such as a pipe, is not opened: its error has fileStatusUnsupported. The entry has the size and time of the opened file; with an error, those that are known.
+// else, such as a pipe, is not opened: its error has fileStatusUnsupported. The entry has the size
+// and time of the opened file; with an error, those that are known.
 func (fr *fileReader) open(e entry) (openFile, entry, error) {
 	raw, err := decodePath(e.Path)
 	if err != nil {
@@ -498,7 +499,8 @@ func (fr *fileReader) openLink(path string, e entry) (openFile, entry, error) {
 	case err != nil:
 		return nil, e, err
 	case target.IsDir():
-		return nil, e, extentErrorf(fileStatusUnsupported, "a symbolic link to a directory: such links are not followed")
+		return nil, e, extentErrorf(fileStatusUnsupported,
+			"a symbolic link to a directory: such links are not followed")
 	case !target.Mode().IsRegular():
 		return nil, e, notRegular(target.Mode())
 	}

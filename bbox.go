@@ -931,8 +931,8 @@ func (h *headerReader) numbers(f tiffField) ([]float64, error) {
 	return values, nil
 }
 
-// numberOr returns the first value of a numeric tag, absent where the file does not have the tag. It
-// warns of an error and then returns 0.
+// numberOr returns the first value of a numeric tag, absent where the file does not have the tag.
+// It warns of an error and then returns 0.
 func (h *headerReader) numberOr(absent float64, d tiffDirectory, tag uint16, m *extent) float64 {
 	v, err := h.numbers(d.field(tag))
 	switch {

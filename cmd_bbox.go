@@ -96,7 +96,6 @@ func printPath(ctx context.Context, o invocation, path string, out, stderr io.Wr
 				}
 			}
 		}
-
 		m, found := reader.readEntry(e)
 		if !found || ctx.Err() != nil {
 			return ctx.Err()
@@ -114,7 +113,6 @@ func printPath(ctx context.Context, o invocation, path string, out, stderr io.Wr
 		return err
 	}
 	defer dir.Close()
-
 	prefix := ""
 	if below != "." {
 		prefix = encodeName(below) + "/"

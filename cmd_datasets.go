@@ -324,8 +324,8 @@ func (o invocation) awaitAnalysis(ctx context.Context, d dataset, id int64) erro
 	return o.print(err, nil, "%s", report.Summary)
 }
 
-// awaitQueued waits for the checks that a change of the dataset has queued, if there are any and the
-// service runs.
+// awaitQueued waits for the checks that a change of the dataset has queued, if there are any and
+// the service runs.
 func (o invocation) awaitQueued(ctx context.Context, d dataset) error {
 	a, err := newestAnalysis(ctx, o.db, d.ID)
 	runs, errRuns := anyInstanceLives(ctx, o.db)
