@@ -334,6 +334,25 @@ func TestPeerBrowserScripts(t *testing.T) {
 		done(map.dispatchEvent(new WheelEvent("wheel", {deltaY: 100, cancelable: true, bubbles: true})))`)
 	check(t, "the wheel scrolls", scrolls, any(true))
 
+	// Two clicks on the map lead to a profile. The relief is below the outlines.
+	click := func(part float64) {
+		c.run(fmt.Sprintf(`const map = document.querySelector("[data-part]"), box = map.getBoundingClientRect();
+			map.dispatchEvent(new MouseEvent("click", {detail: 1, bubbles: true, cancelable: true,
+				clientX: box.x + box.width * %v, clientY: box.y + box.height / 2}));
+			arguments[arguments.length - 1]()`, part))
+	}
+	click(0.4)
+	c.find("//h3[@id='there']")
+	drawn := c.run(`const image = new Image(), done = arguments[arguments.length - 1];
+		image.onload = () => done(image.width + " by " + image.height);
+		image.onerror = () => done("no picture");
+		image.src = document.querySelector(".map image").href.baseVal`)
+	check(t, "the relief", drawn, any("720 by 540"))
+	click(0.6)
+	c.click("//a[contains(@href, '/profile?from=')]")
+	c.find("//h1[normalize-space()='Heights along a line']")
+	c.open("/datasets/1")
+
 	// A long name leaves room for the other columns.
 	ts.exec(`UPDATE users SET display_name = repeat('x', 100)`)
 	ts.exec(`UPDATE elevation_dataset_file_meta SET path = repeat('y', 240) WHERE path = 'broken.tif'`)

@@ -83,10 +83,11 @@ function follow() {
 function useMap() {
   const section = document.getElementById("map"), svg = section?.querySelector(".map svg");
   if (!svg) return;
-  const picture = svg.querySelector(".moving"), pointers = new Map();
+  const picture = svg.querySelector(".moving"), relief = svg.querySelector("image"), pointers = new Map();
   let size = 1, x = 0, y = 0, travel = 0, timer, loading;
   svg.classList.add("live");
   section.classList.add("live");
+  relief?.addEventListener("load", () => { relief.dataset.drawn = "1"; });
 
   const at = e => new DOMPoint(e.clientX, e.clientY).matrixTransform(svg.getScreenCTM().inverse());
   const stop = () => { clearTimeout(timer); loading?.abort(); };
@@ -99,6 +100,7 @@ function useMap() {
   };
   const load = async (url, focus, isPlace) => {
     stop();
+    if (relief && !relief.dataset.drawn) relief.remove(); // the server draws one picture at a time
     loading = new AbortController();
     svg.classList.add("busy");
     try {
