@@ -265,7 +265,11 @@ func compareWithGDAL(t *testing.T, root string) {
 		m := readExtent(filepath.Base(o.Path), r, info.Size(), beside)
 		file.Close()
 		checkRow(t, m)
-		if r.reads > 3 || r.bytes > 64<<10 {
+		most := 64 << 10
+		if value(m.Format) == "asc" { // its samples are counted, if that takes no more
+			most = maxHeaderBytes
+		}
+		if r.reads > 3 || r.bytes > most {
 			t.Errorf("%s: %d reads of %d bytes", o.Path, r.reads, r.bytes)
 		}
 		aux := slices.ContainsFunc(o.Sidecars, func(s string) bool { return strings.HasSuffix(s, ".aux.xml") })
