@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"math"
 	"net"
@@ -123,6 +124,7 @@ func (o *operations) keepLease(ctx context.Context) {
 func (o *operations) runMaintenance(ctx context.Context) {
 	sealTick := time.Tick(time.Second)
 	sweepTick := time.Tick(time.Minute)
+	seal := unlessRepeated(o.sealAudit)
 	sweepAll := func(ctx context.Context) error {
 		return errors.Join(
 			sweep(ctx, o.core.db),
@@ -134,7 +136,7 @@ func (o *operations) runMaintenance(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-sealTick:
-			o.runBounded(ctx, "audit log not sealed", time.Minute, o.sealAudit)
+			o.runBounded(ctx, "audit log not sealed", time.Minute, seal)
 		case <-sweepTick:
 			o.runBounded(ctx, "sweep failed", time.Minute, sweepAll)
 		}
@@ -156,6 +158,21 @@ func (o *operations) runBounded(
 	isCanceled := errors.Is(ctx.Err(), context.Canceled)
 	if err != nil && !isCanceled && !o.core.database.down.Load() {
 		o.core.log.Warn(failure, "error", err)
+	}
+}
+
+// unlessRepeated wraps work. If it fails with the same text twice in a row, the second error is
+// nil: a state that lasts is logged once.
+func unlessRepeated(work func(context.Context) error) func(context.Context) error {
+	last := ""
+	return func(ctx context.Context) error {
+		err := work(ctx)
+		before := last
+		last = fmt.Sprint(err)
+		if last == before {
+			return nil
+		}
+		return err
 	}
 }
 
