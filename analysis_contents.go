@@ -279,7 +279,11 @@ func (a *analyzer) readList(ctx context.Context, t task, r *detachedReader, f co
 		return found, nil
 	}
 
-	list, _ := decodePath(f.Path) // as the walk wrote it
+	list, err := decodePath(f.Path)
+	if err != nil {
+		return found, err
+	}
+
 	emit := func(c listedChecksum) error {
 		if t.room.Add(-1) < 0 {
 			return fmt.Errorf("the lists of the dataset have more than %d lines together", a.listLines)

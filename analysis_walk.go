@@ -419,7 +419,7 @@ func (fr *fileReader) readBeside(name string, limit int) (content []byte, found 
 	if err == nil && limit == 0 {
 		return nil, true, nil
 	}
-	if isMissing(err) || err == syscall.ENAMETOOLONG {
+	if err == syscall.ENOENT || err == syscall.ENOTDIR || err == syscall.ENAMETOOLONG {
 		return nil, false, nil
 	}
 
@@ -510,7 +510,11 @@ func (fr *fileReader) openLink(path string, e entry) (openFile, entry, error) {
 		return nil, e, err
 	}
 
+	// It may have been replaced since.
 	opened, err := f.Stat()
+	if err == nil && !opened.Mode().IsRegular() {
+		err = notRegular(opened.Mode())
+	}
 	if err != nil {
 		f.Close()
 		return nil, e, err
@@ -575,7 +579,14 @@ func (d descriptor) Close() error { return syscall.Close(int(d)) }
 
 // notRegular returns the error for a kind of file that is not opened.
 func notRegular(mode fs.FileMode) error {
-	return extentErrorf(fileStatusUnsupported, "not a regular file: %v", mode)
+	kinds := map[fs.FileMode]string{
+		fs.ModeNamedPipe:                  "a named pipe",
+		fs.ModeSocket:                     "a socket",
+		fs.ModeDevice:                     "a device",
+		fs.ModeDevice | fs.ModeCharDevice: "a device",
+	}
+	kind := cmp.Or(kinds[mode.Type()], "something else")
+	return extentErrorf(fileStatusUnsupported, "%s, not a regular file", kind)
 }
 
 // isMissing reports whether the path does not exist, or leads through something else than

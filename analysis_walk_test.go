@@ -257,7 +257,7 @@ func oddFiles(t *testing.T, dir string) map[string][2]string {
 		"text.txt":          {"unsupported", "text"},
 		`not-utf8-\xff.tif`: {"ok", ""},
 		`back\\slash.tif`:   {"ok", ""},
-		"pipe.tif":          {"unsupported", "not a regular file: p"},
+		"pipe.tif":          {"unsupported", "named pipe"},
 		"link.tif":          {"ok", ""},
 		"sub/up.tif":        {"ok", ""},
 		"absolute.tif":      {"unreadable", "out of the dataset"},
@@ -266,7 +266,7 @@ func oddFiles(t *testing.T, dir string) map[string][2]string {
 		"loop.tif":          {"unreadable", "too many levels"},
 		"linked-dir":        {"unsupported", "directory"},
 		"zero.tif":          {"unreadable", "out of the dataset"},
-		"piped.tif":         {"unsupported", "not a regular file: p"},
+		"piped.tif":         {"unsupported", "named pipe"},
 	}
 
 	if os.Getuid() != 0 {

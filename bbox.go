@@ -239,8 +239,14 @@ func (h *headerReader) readGeoTIFF(head []byte, m *extent) error {
 	}
 
 	// The raster's size and samples.
-	width := h.numberOr(0, d, tagImageWidth, m)
-	height := h.numberOr(0, d, tagImageLength, m)
+	width, err := h.number(d, tagImageWidth, 0)
+	if err != nil {
+		return err
+	}
+	height, err := h.number(d, tagImageLength, 0)
+	if err != nil {
+		return err
+	}
 	bands := h.numberOr(1, d, tagSamplesPerPixel, m)
 	bits := h.numberOr(1, d, tagBitsPerSample, m)
 	format := h.numberOr(1, d, tagSampleFormat, m)
@@ -318,10 +324,12 @@ func (h *headerReader) placeGeoTIFF(d tiffDirectory, m *extent) error {
 
 	// The CRS: of the .aux.xml, the keys or the .prj.
 	crs := m.crsFromSidecar(aux.name, aux.wkt, &source)
-	if !crs.present {
+	switch {
+	case crs.present && inKeys.present:
+		defer h.compareCRS(inKeys, m) // once the CRS is placed
+	case inKeys.present:
 		crs = inKeys
-	}
-	if !crs.present {
+	case !crs.present:
 		crs, err = h.projectionFile(m, &source)
 		if err != nil {
 			return err
@@ -365,12 +373,14 @@ func (h *headerReader) readTransform(d tiffDirectory, m *extent) (t [6]float64, 
 		source = "ModelTransformation (34264)"
 	case broken != nil: // no I/O error: readDirectory has read the values
 		return t, "", noGeoreff("its place cannot be read: %v", broken)
-	case hasTie && !scaled:
+	case scaled:
+		return t, "", noGeoreff("it has a pixel scale (tag 33550) but no tie point (tag 33922): its place is unknown")
+	case hasTie:
 		return t, "", noGeoreff("it has %d ground control points (tag 33922) but no pixel scale: rectify it first, "+
 			"for example with gdalwarp", d.field(tagModelTiepoint).count/6)
 	default:
-		return t, "", noGeoreff("it has neither a pixel scale and a tie point (tags 33550 and 33922) " +
-			"nor a matrix (tag 34264), and no world file lies beside it")
+		return t, "", noGeoreff("the TIFF has no georeferencing tags (33550 and 33922, or 34264), " +
+			"and no world file lies beside it")
 	}
 
 	if m.PixelIs != nil && *m.PixelIs == "point" {
@@ -574,7 +584,8 @@ func (h *headerReader) at(offset, length uint64, what string) ([]byte, error) {
 	data := make([]byte, end-start)
 	n, err := h.r.ReadAt(data, int64(start))
 	if n < len(data) { // otherwise err may be io.EOF
-		if !errors.Is(err, io.EOF) {
+		isEnd := err == nil || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+		if !isEnd {
 			return nil, fmt.Errorf("read at %d: %w", start, err)
 		}
 		return nil, corruptf("the file ends at %d, short of its size of %d: it may still be written",
@@ -895,8 +906,8 @@ func (h *headerReader) numbers(f tiffField) ([]float64, error) {
 		return nil, err
 	}
 
-	var values []float64
 	size := int(fieldTypeSize(f.fieldType))
+	values := make([]float64, 0, len(b)/max(size, 1))
 	for len(b) > 0 {
 		var v float64
 		switch f.fieldType {
@@ -931,18 +942,23 @@ func (h *headerReader) numbers(f tiffField) ([]float64, error) {
 	return values, nil
 }
 
-// numberOr returns the first value of a numeric tag, absent where the file does not have the tag.
-// It warns of an error and then returns 0.
-func (h *headerReader) numberOr(absent float64, d tiffDirectory, tag uint16, m *extent) float64 {
+// number returns the first value of a numeric tag, absent where the file does not have the tag.
+func (h *headerReader) number(d tiffDirectory, tag uint16, absent float64) (float64, error) {
 	v, err := h.numbers(d.field(tag))
-	switch {
-	case err != nil:
-		m.warnOnError(err)
-		return 0
-	case len(v) == 0:
-		return absent
+	if err != nil {
+		return 0, err
 	}
-	return v[0]
+	if len(v) == 0 {
+		return absent, nil
+	}
+	return v[0], nil
+}
+
+// numberOr is number that warns of an error and then returns 0.
+func (h *headerReader) numberOr(absent float64, d tiffDirectory, tag uint16, m *extent) float64 {
+	v, err := h.number(d, tag, absent)
+	m.warnOnError(err)
+	return v
 }
 
 // text returns a text field's characters, up to maxValues.

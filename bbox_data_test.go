@@ -271,7 +271,7 @@ func TestAuxiliary(t *testing.T) {
 	for aux, want := range map[string]string{
 		transform + srs: "[]",
 		"<GeoTransform>100,0.5,0,50,0,-0.25</GeoTransform>" + strings.ReplaceAll(srs, "4326", "4269"): "[its .aux.xml and its tags differ by up to 90 units of its CRS, " +
-			"or 255 pixels; the .aux.xml is used it lies outside the area of use of its CRS, which reaches from 167.65°, 14.92° to -40.73°, 86.45°]",
+			"or 255 pixels; the .aux.xml is used it lies outside the area of use of its CRS, which reaches from 167.65°, 14.92° to -40.73°, 86.45° its .aux.xml says EPSG:4269, and its keys EPSG:4326; the .aux.xml is used]",
 	} {
 		m := files{"x.tif": whole, "x.tif.aux.xml": "<PAMDataset>" + aux + "</PAMDataset>"}.read("x.tif", 0)
 		if fmt.Sprint(m.Warnings) != want {

@@ -129,6 +129,18 @@ func (h *headerReader) readHGT(extension string, m *extent) (read bool, err erro
 		return true, noGeoreff("only the name of an HGT file gives its place, such as N45E007.hgt")
 	}
 
+	upper := strings.ToUpper(name)
+	isWithin50 := lat > -51 && lat < 50
+	isNarrow := columns == 1801 && isWithin50 // SRTM has this shape beyond 50 degrees only
+	isNot1 := strings.Contains(upper, "SRTMGL1") && rows != 3601
+	isNot3 := strings.Contains(upper, "SRTMGL3") && rows != 1201
+	if isNarrow || isNot1 || isNot3 {
+		m.warnf("its size of %v by %v samples contradicts its name %s",
+			columns,
+			rows,
+			cleanText(name, maxNameText))
+	}
+
 	dx := 1 / (columns - 1)
 	dy := 1 / (rows - 1)
 	t := [6]float64{

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/xml"
 	"math"
 	"path"
@@ -165,6 +166,32 @@ func (m *extent) compareTransforms(t, tags [6]float64, what, used string) {
 			off/pixel,
 			used)
 	}
+}
+
+// compareCRS warns if the CRS of m, from the .aux.xml, is not that of the keys.
+func (h *headerReader) compareCRS(keys crsParameters, m *extent) {
+	var other extent
+	crs, err := keys.definition(&other, &h.crs)
+	isKnown := err == nil && m.CRSDefinition != nil
+	isSame := isKnown && *m.CRSDefinition == crs.text()
+
+	used := m.nameOfCRS()
+	unused := other.nameOfCRS()
+	if used != unused && !isSame {
+		m.warnf("its .aux.xml says %s, and its keys %s; the .aux.xml is used", used, unused)
+	}
+}
+
+// nameOfCRS returns the code or else the name of the CRS, with that of the vertical CRS.
+func (m *extent) nameOfCRS() string {
+	name := *cmp.Or(
+		m.CRS,
+		m.CRSName,
+		new("a CRS without a name"))
+	if m.VerticalCRS != nil {
+		name += " with " + *m.VerticalCRS
+	}
+	return name
 }
 
 // projectionFile returns the CRS in the .prj beside the file, and adds its name to source.

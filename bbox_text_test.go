@@ -18,7 +18,10 @@ func TestTerminalText(t *testing.T) {
 	t.Parallel()
 	const name = "a\x1b[31m\u009b2J\x7f\r\x00\u202egpj\u2066\u2069\u200f\u061c\u2028\xff\x9bé日.tif"
 	var row bytes.Buffer
-	report := folderReport{Findings: []finding{{Code: "unreadable", Total: 1, Files: []findingFile{{Path: name, Detail: name + "\n0 findings"}}}}}.text()
+	report, err := folderReport{Findings: []finding{{Code: "unreadable", Total: 1, Files: []findingFile{{Path: name, Detail: name + "\n0 findings"}}}}}.text()
+	if err != nil {
+		t.Error(err)
+	}
 	if n, err := (terminalWriter{&row}).Write([]byte(name)); n != len(name) || err != nil {
 		t.Error(n, err)
 	}

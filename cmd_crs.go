@@ -116,4 +116,7 @@ func (c *crsDefinition) describe(code int, w io.Writer) {
 			"to WGS 84", s.operations, s.accuracyM,
 			writeNumbers(s.area), writeNumbers(s.values))
 	}
+	unknown := c.shiftAt(math.NaN(), 0, 0).accuracyM
+	fmt.Fprintf(w, "%-16sno shift is known elsewhere: up to %v m off\n",
+		"", unknown)
 }

@@ -426,7 +426,11 @@ func reportCommand(ctx context.Context, o invocation, d dataset) error {
 		return err
 	}
 
-	_, err = o.stdout.Write(report.text())
+	text, err := report.text()
+	if err != nil {
+		return err
+	}
+	_, err = o.stdout.Write(text)
 	if err != nil {
 		return err
 	}

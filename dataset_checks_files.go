@@ -11,24 +11,26 @@ import (
 	"strings"
 )
 
-// attribute is a property that the files of a folder or a dataset should have in common.
+// attribute is a property that the files of a folder or a dataset should have in common. In a
+// finding, prefix stands before an unusual value.
 type attribute struct {
-	code string // of the finding
-	name string // in texts
+	code   string // of the finding
+	name   string // in texts
+	prefix string
 }
 
 // attributes returns the attributes that are compared.
 func attributes() []attribute {
 	return []attribute{
-		{"crs", "CRS"},
-		{"vertical_crs", "vertical CRS"},
-		{"unit", "unit of heights"},
-		{"resolution", "posting"},
-		{"sample_type", "data type"},
-		{"nodata", "nodata"},
-		{"scale", "scale"},
-		{"bands", "bands"},
-		{"orientation", "orientation"},
+		{"crs", "CRS", ""},
+		{"vertical_crs", "vertical CRS", ""},
+		{"unit", "unit of heights", ""},
+		{"resolution", "posting", "pixels of "},
+		{"sample_type", "data type", ""},
+		{"nodata", "nodata", ""},
+		{"scale", "scale", "scale "},
+		{"bands", "bands", "bands: "},
+		{"orientation", "orientation", ""},
 	}
 }
 
@@ -199,7 +201,7 @@ func (s *fileSet) checkScope(a attribute, files []int32) (usual []string, counts
 	for _, i := range files {
 		value := a.value(&s.files[i])
 		if !slices.Contains(usual, value) {
-			s.foundIn(a.code, i, titleOfCode(value)+comparison)
+			s.foundIn(a.code, i, a.prefix+titleOfCode(value)+comparison)
 		}
 	}
 

@@ -318,9 +318,9 @@ func faultsOfKind() []plantedFault {
 		}, map[string]string{
 			"outside_area": at}},
 		{"pixels not square", "UTM", func(r map[string]*fileRow) { r[at].transform[0] = 1.0001; r[at].box[2] += 0.1 }, map[string]string{
-			"resolution": at + ": 1.0001 × 1 m where 1 m is usual", "misaligned": at}},
+			"resolution": at + ": pixels of 1.0001 × 1 m where 1 m is usual", "misaligned": at}},
 		{"wider pixels", "UTM", func(r map[string]*fileRow) { r[at].transform[0] = 2 }, map[string]string{
-			"resolution": at + ": 2 × 1 m where 1 m is usual"}},
+			"resolution": at + ": pixels of 2 × 1 m where 1 m is usual"}},
 		{"wider pixels in degrees", "GLO-30", func(r map[string]*fileRow) {
 			r["Copernicus_DSM_COG_10_N60_00_E005_00_DEM/Copernicus_DSM_COG_10_N60_00_E005_00_DEM.tif"].transform[0] *= 2
 		}, map[string]string{"resolution": "Copernicus_DSM_COG_10_N60_00_E005_00_DEM/"}},
@@ -328,7 +328,7 @@ func faultsOfKind() []plantedFault {
 			r[at].transform[0] = 2
 			r[at].transform[4] = -2
 		}, map[string]string{
-			"resolution": at + ": 2 m where 1 m is usual", "missing": "EPSG:25832 505000 5410000"}},
+			"resolution": at + ": pixels of 2 m where 1 m is usual", "missing": "EPSG:25832 505000 5410000"}},
 		{"rotated", "UTM", func(r map[string]*fileRow) { r[at].transform[1] = 0.01 }, map[string]string{
 			"orientation": at + ": rotated where north up is usual", "missing": "EPSG:25832 505000 5410000"}},
 		{"upside down", "UTM", func(r map[string]*fileRow) { r[at].transform[4] = 1 }, map[string]string{
@@ -385,7 +385,7 @@ func faultsOfKind() []plantedFault {
 			}
 		}, nil},
 		{"another scale", "UTM", func(r map[string]*fileRow) { r[at].scale = "0.1, offset 100" }, map[string]string{
-			"scale": at + ": 0.1, offset 100 where 1 is usual"}},
+			"scale": at + ": scale 0.1, offset 100 where 1 is usual"}},
 		{"a folder with another scale", "UTM", func(r map[string]*fileRow) {
 			for path, f := range r {
 				if strings.HasPrefix(path, "lot2/") {
@@ -393,7 +393,7 @@ func faultsOfKind() []plantedFault {
 				}
 			}
 		}, map[string]string{"mixed": ".: scale: 512 files 0.01, 512 files 1"}},
-		{"three bands", "UTM", func(r map[string]*fileRow) { r[at].bands = "3" }, map[string]string{"bands": at + ": 3 where 1 is usual"}},
+		{"three bands", "UTM", func(r map[string]*fileRow) { r[at].bands = "3" }, map[string]string{"bands": at + ": bands: 3 where 1 is usual"}},
 	}
 }
 
@@ -434,7 +434,7 @@ func faultsOfNames() []plantedFault {
 				f.transform[4] = -100
 				r[name] = &f
 			}
-		}, map[string]string{"resolution": "lot1/overview.tif: 100 m where 1 m is usual|lot1/preview 7.tif",
+		}, map[string]string{"resolution": "lot1/overview.tif: pixels of 100 m where 1 m is usual|lot1/preview 7.tif",
 			"overlap": "lot1/preview 7.tif: the same extent as an older file: lot1/overview.tif"}},
 		{"no CRS", "UTM", func(r map[string]*fileRow) {
 			r[at].system = ""

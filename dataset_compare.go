@@ -56,8 +56,9 @@ const sameFile = "the same file"
 
 // filePair is two files to compare, by row id; 0 is no file.
 type filePair struct {
-	here  int64
-	there int64
+	here     int64
+	there    int64
+	isShared bool // both datasets have files in the cell
 }
 
 // getComparison answers GET /api/v1/datasets/{id}/compare in JSON, or as text for Accept:
@@ -232,6 +233,9 @@ func pairFiles(cell []cellFile) (pairs []filePair) {
 		keys = slices.Delete(keys, 1, 4)
 	}
 
+	isShared := slices.ContainsFunc(cell, func(f cellFile) bool { return f.isHere != cell[0].isHere })
+	add := func(here, there int64) { pairs = append(pairs, filePair{here, there, isShared}) }
+
 	for _, key := range keys {
 		there := map[string][]int64{}
 		for _, f := range cell {
@@ -250,7 +254,7 @@ func pairFiles(cell []cellFile) (pairs []filePair) {
 			there[key(f)] = partners[1:]
 			isPaired[f.id] = true
 			isPaired[partners[0]] = true
-			pairs = append(pairs, filePair{f.id, partners[0]})
+			add(f.id, partners[0])
 		}
 
 		cell = slices.DeleteFunc(cell, func(f cellFile) bool { return isPaired[f.id] })
@@ -259,9 +263,9 @@ func pairFiles(cell []cellFile) (pairs []filePair) {
 	// Each file that is left is compared with none.
 	for _, f := range cell {
 		if f.isHere {
-			pairs = append(pairs, filePair{f.id, 0})
+			add(f.id, 0)
 		} else {
-			pairs = append(pairs, filePair{0, f.id})
+			add(0, f.id)
 		}
 	}
 
@@ -445,10 +449,12 @@ func compareRows(ctx context.Context, q querier, pairs []filePair) ([]comparedCe
 					THEN 'an analysis has changed a row meanwhile'
 				WHEN metadata.detail IS NOT NULL THEN metadata.detail
 				WHEN h.size_bytes <> t.size_bytes THEN format('%s bytes here, %s there', h.size_bytes, t.size_bytes)
+				WHEN h.size_bytes = t.size_bytes THEN ''
+				WHEN p.is_shared THEN 'another file of this cell was compared'
 				ELSE ''
 			END AS detail,
 			coalesce(h.size_bytes, 0) AS size_bytes
-		FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS p (here, there, n)
+		FROM unnest($1::bigint[], $2::bigint[], $3::boolean[]) WITH ORDINALITY AS p (here, there, is_shared, n)
 		LEFT JOIN files h ON h.id = p.here
 		LEFT JOIN files t ON t.id = p.there
 		LEFT JOIN LATERAL (
@@ -484,12 +490,14 @@ func compareRows(ctx context.Context, q querier, pairs []filePair) ([]comparedCe
 
 	var here []int64
 	var there []int64
+	var isShared []bool
 	for _, pair := range pairs {
 		here = append(here, pair.here)
 		there = append(there, pair.there)
+		isShared = append(isShared, pair.isShared)
 	}
 
-	return collect[comparedCell](ctx, q, "compare rows", query, here, there)
+	return collect[comparedCell](ctx, q, "compare rows", query, here, there, isShared)
 }
 
 // errChanged is the reason why a file is not compared: its row is out of date.

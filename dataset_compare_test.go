@@ -69,7 +69,7 @@ func TestCompare(t *testing.T) {
 		"other_metadata | f.tif | f.tif | nodata -9999 here, not stated there",
 		"only_here | g.tif",
 		"only_there | h.tif",
-		"only_here | i copy.tif",
+		"only_here | i copy.tif | another file of this cell was compared",
 		"map[only_here:2 only_there:1 other_content:2 other_metadata:3 same_content:2] map[here:0 there:0]",
 	}
 	if got := c.compared(here, there); !slices.Equal(got, want) {
@@ -100,10 +100,10 @@ func TestCompareInOneCell(t *testing.T) {
 	want := []string{
 		"other_content | c | c | 3 bytes here, 30 there",
 		"other_content | a | b | 1 bytes here, 20 there",
-		"only_here | d",
-		"only_here | e",
+		"only_here | d | another file of this cell was compared",
+		"only_here | e | another file of this cell was compared",
 		"other_content | x | x | 1 bytes here, 11 there",
-		"only_there | w",
+		"only_there | w | another file of this cell was compared",
 		"not_compared | y | y | here: No file y.",
 		"map[not_compared:1 only_here:2 only_there:1 other_content:3] map[here:0 there:0]",
 	}
@@ -125,20 +125,20 @@ func TestPairFiles(t *testing.T) {
 		want []filePair
 	}{
 		{"nothing", nil, nil},
-		{"one side", []cellFile{file(1, "a", 0, 1), file(2, "b", 0, 1)}, []filePair{{1, 0}, {2, 0}}},
+		{"one side", []cellFile{file(1, "a", 0, 1), file(2, "b", 0, 1)}, []filePair{{1, 0, false}, {2, 0, false}}},
 		{"path before name", []cellFile{file(1, "x/a", 0, 1), file(2, "y/a", 0, 1), file(10, "y/a", 0, 1)},
-			[]filePair{{2, 10}, {1, 0}}},
+			[]filePair{{2, 10, true}, {1, 0, true}}},
 		{"name before place", []cellFile{file(1, "new/a", 0, 1), file(2, "new/b", 0, 2), file(10, "old/a", 0, 2), file(11, "old/b", 0, 1)},
-			[]filePair{{1, 10}, {2, 11}}},
+			[]filePair{{1, 10, true}, {2, 11, true}}},
 		{"two resolutions with other names", []cellFile{file(1, "fine", 0, 1), file(2, "rough", 0, 5), file(10, "1 m", 0, 1), file(11, "5 m", 0, 5)},
-			[]filePair{{1, 10}, {2, 11}}},
+			[]filePair{{1, 10, true}, {2, 11, true}}},
 		{"two resolutions in the other order", []cellFile{file(1, "a", 0, 1), file(2, "b", 0, 5), file(10, "c", 0, 5), file(11, "d", 0, 1)},
-			[]filePair{{1, 11}, {2, 10}}},
+			[]filePair{{1, 11, true}, {2, 10, true}}},
 		{"place before the size of pixels", []cellFile{file(1, "a", 0, 1), file(10, "b", 50, 1), file(11, "c", 0, 1)},
-			[]filePair{{1, 11}, {0, 10}}},
+			[]filePair{{1, 11, true}, {0, 10, true}}},
 		{"moved by half a pixel", []cellFile{file(1, "a", 0, 1), file(10, "b", 0.5, 5), file(11, "c", 0.6, 1)},
-			[]filePair{{1, 11}, {0, 10}}},
-		{"another resolution", []cellFile{file(1, "a", 0, 1), file(10, "b", 0, 5)}, []filePair{{1, 10}}},
+			[]filePair{{1, 11, true}, {0, 10, true}}},
+		{"another resolution", []cellFile{file(1, "a", 0, 1), file(10, "b", 0, 5)}, []filePair{{1, 10, true}}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if got := pairFiles(test.cell); !slices.Equal(got, test.want) {

@@ -103,7 +103,11 @@ func (c *catalogue) getReport(w http.ResponseWriter, r *http.Request, d dataset)
 		return writeJSON(w, http.StatusOK, report)
 	}
 
-	return writeBytes(w, http.StatusOK, "text/plain; charset=utf-8", report.text())
+	text, err := report.text()
+	if err != nil {
+		return err
+	}
+	return writeBytes(w, http.StatusOK, "text/plain; charset=utf-8", text)
 }
 
 // getGaps answers GET /api/v1/datasets/{id}/gaps.geojson with the missing tiles.
@@ -195,7 +199,7 @@ grid: {{plural .Tiles "tile"}} of {{or .CRS "no CRS"}}
 {{end}}`
 
 // text returns the report as text for a terminal.
-func (report folderReport) text() []byte {
+func (report folderReport) text() ([]byte, error) {
 	parsed := template.Must(template.New("report").Funcs(template.FuncMap{
 		"line":    strings.NewReplacer("\n", " ").Replace,
 		"digits":  threeDigits,
@@ -206,8 +210,8 @@ func (report folderReport) text() []byte {
 	}).Parse(reportTemplate))
 
 	var text bytes.Buffer
-	parsed.Execute(terminalWriter{&text}, report) // it has every field of the template
-	return text.Bytes()
+	err := parsed.Execute(terminalWriter{&text}, report)
+	return text.Bytes(), err
 }
 
 // More returns how many findings have neither a file nor a tile here.

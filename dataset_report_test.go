@@ -325,9 +325,9 @@ func TestNoFalseStatements(t *testing.T) {
 		{"no unit", []any{"a", utm(32632, 500, inUnit("m")), "b", utm(32632, 501, inUnit("m")), "c", utm(32632, 502, inUnit("m")), "d", utm(32632, 503)},
 			map[string][]string{}},
 		{"a scale", []any{"a", utm(32632, 500), "b", utm(32632, 501), "c", utm(32632, 502), "d", utm(32632, 503, metadataTag(metadataItem("scale", "0.10", 0), metadataItem("offset", "-1e2", 0)))},
-			map[string][]string{"scale": {"d: 0.1, offset -100 where 1 is usual"}}},
+			map[string][]string{"scale": {"d: scale 0.1, offset -100 where 1 is usual"}}},
 		{"another pixel size", []any{"a", utm(32632, 500), "b", utm(32632, 501), "c", utm(32632, 502), "d", coarse},
-			map[string][]string{"resolution": {"d: 300 m where 100 m is usual"}}},
+			map[string][]string{"resolution": {"d: pixels of 300 m where 100 m is usual"}}},
 	} {
 		got := c.reported(ts.tilesIn(c, test.name, test.files...))
 		if fmt.Sprint(got) != fmt.Sprint(test.want) {

@@ -61,7 +61,8 @@ func (h *headerReader) openTIFF() (*raster, error) {
 		if err != nil {
 			continue
 		}
-		kind := int(other.numberOr(0, d, tagNewSubfileType, &extent{}))
+		subfile, _ := other.number(d, tagNewSubfileType, 0)
+		kind := int(subfile)
 		switch {
 		case kind&subfileMask != 0:
 			masks = append(masks, image)
