@@ -285,6 +285,9 @@ func (c *console) writeErrorPage(w *responseWriter, r *http.Request, p *page, wr
 	// The first pass finds the label of the first wrong field, which the page shows at its top.
 	draft := *p
 	c.pages.ExecuteTemplate(io.Discard, p.Template, &draft) // the second pass has the same error
+	if !draft.hasFocus {
+		p.Refusal.Fields = nil // then the page gives the focus to the refusal
+	}
 
 	// After an error, nothing has been written yet.
 	err := c.writePage(w, wrong.status, p)
@@ -528,8 +531,9 @@ func listOfText(text string) []string {
 func (c *console) refuse(w http.ResponseWriter, r *http.Request, f url.Values, formPage pageRow, err error) error {
 	wrong := problemIn(err)
 	isOfForm := wrong != nil && wrong.status < 500
+	hasFilter := r.URL.RawQuery != ""
 	answer := w.(*responseWriter) // ServeHTTP passes nothing else
-	if !isOfForm || answer.page == nil {
+	if !isOfForm || answer.page == nil || isRead(r) && !hasFilter {
 		return err
 	}
 
@@ -756,7 +760,8 @@ func (p *page) Field(action, name, label, kind, value, hint string) field {
 
 	if p.Refusal != nil {
 		f.Error = p.Refusal.Fields[name]
-		f.Focus = f.Error != "" && !p.hasFocus
+		takesFocus := kind != "hidden" && kind != "passkey"
+		f.Focus = f.Error != "" && !p.hasFocus && takesFocus
 		p.hasFocus = p.hasFocus || f.Focus
 		if f.Focus && f.Error != p.Refusal.Detail {
 			p.Refusal.Detail = label + ": " + f.Error

@@ -111,6 +111,9 @@ func (d *datasetData) addHeight(api *apiReader) {
 	}
 	reader := &apiReader{console: api.console, r: api.r}
 	height := get[elevation](reader, "/api/v1/elevation", query.Encode())
+	if refusal := problemIn(reader.err); refusal != nil && refusal.status < 500 {
+		api.err = reader.err // such as of a session that has ended
+	}
 	if reader.err != nil {
 		return
 	}

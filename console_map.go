@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"net/url"
@@ -99,8 +100,8 @@ func (api *apiReader) wholeMap(d datasetDetails) (whole *coverage, box mapBox) {
 }
 
 // readViewBox returns the box in the parameter of that name, or nil if it is empty or api.err is
-// set. The box has size numbers: 4, or 2 of a point, which is a box without an area. It stores an
-// error in api.err.
+// set already. The box has size numbers: 4, or 2 of a point, which is a box without an area.
+// readViewBox stores an error in api.err; the box means nothing then.
 func readViewBox(api *apiReader, query url.Values, name string, size int) *mapBox {
 	text := query.Get(name)
 	if text == "" || api.err != nil {
@@ -109,10 +110,7 @@ func readViewBox(api *apiReader, query url.Values, name string, size int) *mapBo
 
 	var v invalid
 	box, err := readBox(&v, name, readNumbers(positionText(text)), size)
-	if err == nil {
-		err = v.err()
-	}
-	api.err = err
+	api.err = cmp.Or(err, v.err())
 	return box
 }
 

@@ -31,6 +31,7 @@ type elevation struct {
 const (
 	maxHeightPoints = 1000
 	maxHeightFiles  = 20      // whose boxes hold a point, the finest
+	maxHeightBoxes  = 1000    // that hold a point, among which the finest are looked for
 	maxHeightWork   = 3 << 30 // of the decodeBudget of a request
 )
 
@@ -193,10 +194,6 @@ func (c *catalogue) elevations(r *http.Request, in elevationRequest) (found []el
 	}
 	budget := &decodeBudget{maxHeightWork}
 	for _, file := range files {
-		if err := shareCore(ctx, c.core.db); err != nil {
-			return nil, err
-		}
-
 		var points []*elevation
 		for _, i := range file.Points {
 			p := &found[i]
@@ -206,6 +203,10 @@ func (c *catalogue) elevations(r *http.Request, in elevationRequest) (found []el
 		}
 		if len(points) == 0 {
 			continue
+		}
+
+		if err := shareCore(ctx, c.core.db); err != nil {
+			return nil, err
 		}
 		err := c.addHeights(ctx, datasets[file.DatasetID].Path, file.datasetFile, points, way, budget)
 		if err != nil {
@@ -226,7 +227,7 @@ func filesAt(ctx context.Context, q querier, f fileFilter, points []elevation) (
 			SELECT i, hit.*
 			FROM points, LATERAL (
 				WITH near AS MATERIALIZED (
-					SELECT f.*
+					SELECT f.id, f.dataset_id, f.path, f.resolution_m, f.modified_ns
 					FROM elevation_dataset_file_meta f
 					WHERE f.dataset_id = ANY (@datasets::bigint[])
 						AND f.bbox IS NOT NULL
@@ -242,11 +243,15 @@ func filesAt(ctx context.Context, q querier, f fileFilter, points []elevation) (
 							OR lon + 360 <= ` + fileEast + `
 						)
 						AND` + fileMatches + `
+					LIMIT @most_boxes::bigint
+				), finest AS (
+					SELECT id
+					FROM near f
+					ORDER BY ` + fileOrder + `
+					LIMIT @limit
 				)
-				SELECT id, row_number() OVER (ORDER BY ` + fileOrder + `) AS rank
-				FROM near f
-				ORDER BY rank
-				LIMIT @limit
+				SELECT id, row_number() OVER () AS rank
+				FROM finest
 			) hit
 		)` + listColumns + `,
 			0 AS hits,
@@ -257,6 +262,7 @@ func filesAt(ctx context.Context, q querier, f fileFilter, points []elevation) (
 
 	args := f.args(firstFile(), maxHeightFiles)
 	args["points"] = points
+	args["most_boxes"] = maxHeightBoxes
 	return collect[heightFile](ctx, q, "find files of points", query, args)
 }
 

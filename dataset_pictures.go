@@ -247,14 +247,27 @@ func (c *catalogue) drawHeights(
 	callerOf(r).slots.leavePool()
 	budget := &decodeBudget{maxTileWork}
 	for _, file := range files {
+		p := part(file)
+		hasVoid := slices.ContainsFunc(p.heights, math.IsNaN)
+		if !hasVoid {
+			continue
+		}
+
+		// To project a pixel counts as to decode a byte, or 16 where the map is curved.
+		work := len(p.places)
+		if p.isCurved {
+			work *= 16
+		}
+		if budget.spend(float64(work)) != nil {
+			break
+		}
+
 		if err := shareCore(ctx, c.core.db); err != nil {
 			return err
 		}
-
-		p := part(file)
-		hasVoid := slices.ContainsFunc(p.heights, math.IsNaN)
-		if !hasVoid || !p.setPlaces(file) {
-			continue // a CRS is not known if only a former version of the registry has it
+		isKnown := p.setPlaces(file)
+		if !isKnown {
+			continue // only a former version of the registry has its CRS
 		}
 		if len(files) <= maxTileFiles {
 			err = c.addHeightsOf(ctx, d.Path, file, p, budget)

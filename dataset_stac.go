@@ -168,7 +168,7 @@ func collectionURL(root string, dataset int64) string {
 // limit, with a page of them.
 func (c *catalogue) listCollections(w http.ResponseWriter, r *http.Request) error {
 	query := r.URL.Query()
-	limit, offset, err := readItemRange(query)
+	limit, offset, err := readItemRange(query, math.MaxInt32)
 	if err != nil {
 		return err
 	}

@@ -314,7 +314,7 @@ func (c *catalogue) searchItems(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	limit, offset, err := readItemRange(query)
+	limit, offset, err := readItemRange(query, maxHits)
 	if err != nil {
 		return err
 	}
@@ -325,9 +325,16 @@ func (c *catalogue) searchItems(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	files, next, err := findFiles(r.Context(), c.core.db, f, after, offset+limit)
-	if err != nil {
-		return err
+	// findFiles may stop early, but the files that offset leaves out must be known.
+	var files []datasetFile
+	next := after
+	for next != nil && len(files) <= offset {
+		var more []datasetFile
+		more, next, err = findFiles(r.Context(), c.core.db, f, next, offset+limit-len(files))
+		if err != nil {
+			return err
+		}
+		files = append(files, more...)
 	}
 
 	// numberMatched must be exact, or missing. With a geometry, all files would be compared for it.
@@ -385,9 +392,9 @@ func nextPage(at string, query url.Values, body object, cursor string) object {
 	return link
 }
 
-// readItemRange returns the number of items on a page, and how many are left out before it. A
-// greater limit than maxItems becomes maxItems.
-func readItemRange(query url.Values) (limit, offset int, err error) {
+// readItemRange returns the number of items on a page, and how many are left out before it, at most
+// maxOffset. A greater limit than maxItems becomes maxItems.
+func readItemRange(query url.Values, maxOffset int) (limit, offset int, err error) {
 	limit, err = strconv.Atoi(cmp.Or(query.Get("limit"), strconv.Itoa(defaultItems)))
 	isNumber := err == nil || errors.Is(err, strconv.ErrRange) // then limit is the nearest number
 	if !isNumber || limit < 1 {
@@ -395,8 +402,8 @@ func readItemRange(query url.Values) (limit, offset int, err error) {
 	}
 
 	offset, err = strconv.Atoi(cmp.Or(query.Get("offset"), "0"))
-	if err != nil || offset < 0 || offset > maxHits {
-		return 0, 0, malformed(codeWrongType, "offset must be a number from 0 to %d.", maxHits)
+	if err != nil || offset < 0 || offset > maxOffset {
+		return 0, 0, malformed(codeWrongType, "offset must be a number from 0 to %d.", maxOffset)
 	}
 	return min(limit, maxItems), offset, nil
 }

@@ -126,8 +126,8 @@ const (
 
 // checkJSON checks that a text is one JSON object with nothing after it. The object has at most
 // maxNames names, none of them twice. Names are lower case, as all names of Cairn are. A list among
-// the values has at most maxListItems items. checkJSON does not look into inner objects. Only a
-// search has any: a GeoJSON geometry, and the sort keys.
+// the values has at most maxListItems items. checkJSON does not look into inner objects, such as
+// the geometry of a search. No body below /auth and of users, roles or messages has any.
 func checkJSON(body []byte) error {
 	var object json.RawMessage
 	dec := json.NewDecoder(bytes.NewReader(body))

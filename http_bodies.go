@@ -18,7 +18,7 @@ func checkLength(w http.ResponseWriter, r *http.Request, size int64) error {
 		return nil
 	}
 
-	// net/http reads up to 256 KiB more, and ends the connection if that does not arrive in time.
+	// net/http may still read up to 256 KiB of it, and ends the connection if they come too slowly.
 	http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout))
 	return bodyError(&http.MaxBytesError{Limit: size})
 }
