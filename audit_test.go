@@ -29,7 +29,7 @@ import (
 const (
 	maxFileTokens     = 5_000
 	maxTestFileTokens = 8_000
-	maxProgramTokens  = 210_520
+	maxProgramTokens  = 210_538
 	maxAuditorTokens  = 33_500
 )
 

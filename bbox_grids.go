@@ -627,6 +627,9 @@ func unsupportedFormat(extension string, head []byte, m *extent) error {
 	m.Format = nonEmpty(format)
 	seems := cmp.Or(format, "of an unknown format")
 	switch {
+	case extension == ".hdr":
+		return extentErrorf(fileStatusUnsupported,
+			"it is named .hdr like the header of a raster, but none lies beside it")
 	case hasExtension(extension, rasterExtensions):
 		return extentErrorf(fileStatusUnsupported, "it is named %s, but it seems to be %s", extension, seems)
 	case slices.Contains([]string{"zip", "gzip", "bzip2", "zstd"}, format):

@@ -88,6 +88,7 @@ type refusal struct {
 	Code       problemCode
 	RequestID  string
 	Fields     map[string]string // what is wrong with each field
+	TakesFocus bool              // no field that is wrong takes it
 	RetryAfter time.Duration
 }
 
@@ -285,9 +286,7 @@ func (c *console) writeErrorPage(w *responseWriter, r *http.Request, p *page, wr
 	// The first pass finds the label of the first wrong field, which the page shows at its top.
 	draft := *p
 	c.pages.ExecuteTemplate(io.Discard, p.Template, &draft) // the second pass has the same error
-	if !draft.hasFocus {
-		p.Refusal.Fields = nil // then the page gives the focus to the refusal
-	}
+	p.Refusal.TakesFocus = !draft.hasFocus
 
 	// After an error, nothing has been written yet.
 	err := c.writePage(w, wrong.status, p)

@@ -124,7 +124,7 @@ func datasetRoutes(c *catalogue) []route {
 			c.getRelief, heavy,
 			"size"),
 		reads("/api/v1/datasets/{id}/relief.png", datasetDownload,
-			c.getDatasetRelief, heavy,
+			c.ofDataset(c.getDatasetRelief), heavy,
 			"bbox"),
 		reads("/api/v1/datasets/{id}/tiles.json", datasetDownload,
 			c.ofDataset(c.getTileJSON), slow,
