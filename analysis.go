@@ -320,7 +320,8 @@ func (a *analyzer) cancelAnalysis(w http.ResponseWriter, r *http.Request) error 
 		if err := endAnalysis(r.Context(), tx, found.ID, "", stateCanceled, failure{}); err != nil {
 			return nil, nil, err
 		}
-		return id, nil, queueChecks(r.Context(), tx, "cairn", found.DatasetID, found.ID)
+		_, err = queueChecks(r.Context(), tx, "cairn", found.DatasetID, found.ID)
+		return id, nil, err
 	})
 	wake(a.queued)
 	if errors.Is(err, errNotOurs) {

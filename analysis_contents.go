@@ -15,8 +15,17 @@ import (
 
 // contentFile is a file whose content is to be read, with its size and times as in its row.
 type contentFile struct {
-	ID int64
-	entry
+	ID       int64
+	Path     string
+	Size     int64
+	Modified int64
+	Changed  int64
+	Sidecars int64
+}
+
+// isOf reports whether an opened file is that of the row.
+func (f contentFile) isOf(opened entry) bool {
+	return opened.Size == f.Size && opened.Modified == f.Modified && opened.Changed == f.Changed
 }
 
 // contentFound is what is stored of a content in the row of its file.
@@ -237,8 +246,7 @@ func (r *detachedReader) readContent(f contentFile, use func(io.Reader) error) e
 	}
 	defer file.Close()
 
-	watched := contextReader{progressContext{r.ctx, r.progress}, file}
-	if err := use(io.NewSectionReader(watched, 0, f.Size)); err != nil {
+	if err := use(blockReader{r, io.NewSectionReader(file, 0, f.Size)}); err != nil {
 		return err
 	}
 	return r.lookAgain(f)
@@ -250,11 +258,11 @@ func (r *detachedReader) openContent(f contentFile) (openFile, error) {
 		return nil, errChanged
 	}
 
-	file, opened, err := r.open(f.entry)
+	file, opened, err := r.open(entry{Path: f.Path, Size: f.Size})
 	if isMissing(err) {
 		return nil, errChanged
 	}
-	if err == nil && !f.isSame(opened) {
+	if err == nil && !f.isOf(opened) {
 		file.Close()
 		return nil, errChanged
 	}
@@ -268,6 +276,23 @@ func (r *detachedReader) lookAgain(f contentFile) error {
 		return errChanged
 	}
 	return file.Close()
+}
+
+// blockReader reads a content until the context of its reader ends. It notes the progress.
+type blockReader struct {
+	r       *detachedReader
+	content io.Reader
+}
+
+// Read implements io.Reader.
+func (b blockReader) Read(p []byte) (int, error) {
+	if err := b.r.ctx.Err(); err != nil {
+		return 0, err
+	}
+
+	n, err := b.content.Read(p)
+	b.r.progress.Add(1)
+	return n, err
 }
 
 // readList reads a list of checksums.
@@ -311,10 +336,29 @@ func (a *analyzer) digestFile(ctx context.Context, t task, r *detachedReader, f 
 	found contentFound, err error) {
 	byMD5 := md5.New()
 	bySHA256 := sha256.New()
-	err = r.readContent(f, func(content io.Reader) (err error) {
-		block := make([]byte, 256<<10)
-		found.bytes, err = io.CopyBuffer(io.MultiWriter(byMD5, bySHA256), content, block)
-		return err
+
+	// Of a large file, the bytes are counted after each part.
+	const part = 256 << 20
+	block := make([]byte, 256<<10)
+	err = r.readContent(f, func(content io.Reader) error {
+		for {
+			n, err := content.Read(block)
+			byMD5.Write(block[:n]) // a hash returns no error
+			bySHA256.Write(block[:n])
+			found.bytes += int64(n)
+			if err == io.EOF {
+				return nil
+			}
+
+			if err == nil && found.bytes >= part {
+				counted := contentFound{bytes: found.bytes}
+				found.bytes = 0
+				err = r.send(func() error { return a.storeContent(ctx, t, f, counted) })
+			}
+			if err != nil {
+				return err
+			}
+		}
 	})
 
 	found.md5 = new(hex.EncodeToString(byMD5.Sum(nil)))

@@ -136,8 +136,8 @@ func (r *detachedReader) measure(f contentFile, limit time.Duration) (*fileHeigh
 	}
 	defer func() { r.opened = nil }()
 
-	row, isThere := r.readEntry(f.entry)
-	isOfRow := isThere && f.isSame(entry{
+	row, isThere := r.readEntry(entry{Path: f.Path, Size: f.Size, Sidecars: f.Sidecars})
+	isOfRow := isThere && f.isOf(entry{
 		Size:     row.SizeBytes,
 		Modified: row.ModifiedAt.UnixNano(),
 		Changed:  row.changed,

@@ -13,7 +13,7 @@ import (
 
 // readerVersion is stored with each row. Raise it when the same file may get another row: then all
 // files are read again.
-const readerVersion = 8
+const readerVersion = 7
 
 // batch is a part of the outcome of comparing the directory with the rows. It is stored at once.
 type batch struct {
@@ -36,9 +36,13 @@ type batchFile struct {
 
 // knownRow is what the merge needs of a row.
 type knownRow struct {
-	ID int64
-	entry
+	ID            int64
+	Path          string
 	Status        string
+	Size          int64
+	Modified      int64
+	Changed       int64
+	Sidecars      int64
 	ReaderVersion int
 	AddedIn       int64 // analyses
 	ReadIn        int64
@@ -54,7 +58,10 @@ func (r knownRow) isUnchanged(e entry, t task) bool {
 		return true
 	}
 
-	isSame := r.isSame(e) && r.Sidecars == e.Sidecars
+	isSame := r.Size == e.Size &&
+		r.Modified == e.Modified &&
+		r.Changed == e.Changed &&
+		r.Sidecars == e.Sidecars
 	isRead := r.Status != fileStatusUnreadable && r.ReaderVersion == readerVersion
 	return isSame && isRead && !t.Force
 }

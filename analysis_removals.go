@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -24,7 +25,7 @@ type candidate struct {
 type sight struct {
 	kept     []string // paths that are no candidates any more: they are not known to be gone
 	found    []string // paths of files that another instance has missed
-	disputed int64    // files that another instance has found, and that this one misses
+	disputed int      // files that another instance has found, and that this one misses
 	warnings []string
 }
 
@@ -39,7 +40,7 @@ func (a *analyzer) look(ctx context.Context, t task) (step string, err error) {
 	if seen.disputed > 0 {
 		const reason = "The running instances see different files: %s that one of them does not find " +
 			"are there for another. No row was removed. Mount the same directory on all of them, and analyse again."
-		files := plural(seen.disputed, "file")
+		files := plural(int64(seen.disputed), "file")
 		return "", &failure{failureViewsDiffer, fmt.Sprintf(reason, files)}
 	}
 
@@ -82,46 +83,49 @@ func (a *analyzer) lookForAll(ctx context.Context, t task) (all sight, err error
 
 // lookForSome looks for the files of some candidates.
 func (a *analyzer) lookForSome(ctx context.Context, t task, candidates []candidate) (seen sight, err error) {
-	look := func(r *detachedReader, i int) error {
-		found := fileGone
-		above := ""
-		if r.root != nil {
-			found, above = lookFor(r.root, candidates[i].Path)
+	var looked atomic.Int64
+	err = a.runDetached(ctx, &looked, func(_ context.Context, send sendFunc) error {
+		root, err := a.openDataset(t, true)
+		if err != nil || root == nil { // it is missing, which is intended: all files are gone
+			return err
 		}
-		return r.send(func() error {
-			seen.note(candidates[i], found, above, t, a.instance)
+		defer root.Close()
+
+		var now sight
+		for _, c := range candidates {
+			found, above := lookFor(root, c.Path)
+			looked.Add(1)
+
+			isForced := found == fileEmptied && t.Force
+			isGone := found == fileGone || isForced
+			if isGone {
+				foundByOther := c.FoundBy != "" && c.FoundBy != a.instance
+				if foundByOther {
+					now.disputed++
+				}
+				continue
+			}
+
+			missedByOther := t.OthersLooked && c.FoundBy == ""
+			if found == fileThere && missedByOther {
+				now.found = append(now.found, c.Path)
+			} else {
+				now.kept = append(now.kept, c.Path)
+			}
+
+			if found == fileEmptied {
+				now.warnings = append(now.warnings, above+"/: this directory is empty now, "+
+					"so the rows of its files stay; if the files are gone, analyse with the option force")
+			}
+		}
+
+		return send(func() error {
+			seen = now
 			return nil
 		})
-	}
-	hangs := func(int) error { return errHangs }
+	})
 
-	err = a.readDetached(ctx, t, len(candidates), look, hangs)
 	return seen, err
-}
-
-// note notes where the file of a candidate is, as lookFor says.
-func (seen *sight) note(c candidate, found presence, above string, t task, instance string) {
-	isForced := found == fileEmptied && t.Force
-	isGone := found == fileGone || isForced
-	if isGone {
-		foundByOther := c.FoundBy != "" && c.FoundBy != instance
-		if foundByOther {
-			seen.disputed++
-		}
-		return
-	}
-
-	missedByOther := t.OthersLooked && c.FoundBy == ""
-	if found == fileThere && missedByOther {
-		seen.found = append(seen.found, c.Path)
-	} else {
-		seen.kept = append(seen.kept, c.Path)
-	}
-
-	if found == fileEmptied {
-		seen.warnings = append(seen.warnings, above+"/: this directory is empty now, "+
-			"so the rows of its files stay; if the files are gone, analyse with the option force")
-	}
 }
 
 // storeSight stores what a look has found. A candidate that is dropped counts among the files if a
@@ -274,10 +278,12 @@ func (a *analyzer) removeCandidates(ctx context.Context, t task) error {
 		}
 	}
 
-	if t.Checksums || t.Heights {
-		return a.setStep(ctx, t, stepContents)
+	if !t.Checksums && !t.Heights {
+		return a.setStep(ctx, t, stepCheck)
 	}
-	return a.setStep(ctx, t, stepCheck)
+	err := a.setStep(ctx, t, stepContents)
+	wake(a.contents)
+	return err
 }
 
 // presence is the outcome of looking for a file.
@@ -295,7 +301,11 @@ const (
 // the mount point of a share that is not mounted now, so the files that it held are not known to be
 // gone.
 func lookFor(root *os.Root, path string) (found presence, above string) {
-	raw, _ := decodePath(path) // as the walk wrote it
+	raw, err := decodePath(path)
+	if err != nil {
+		return fileUnknown, ""
+	}
+
 	above = "."
 	for i := range len(raw) + 1 {
 		if i < len(raw) && raw[i] != '/' {

@@ -54,11 +54,6 @@ func entryOf(stat any) entry {
 	}
 }
 
-// isSame reports whether the size and the times of two entries are the same.
-func (e entry) isSame(other entry) bool {
-	return e.Size == other.Size && e.Modified == other.Modified && e.Changed == other.Changed
-}
-
 // row returns the row of a file that has not been read. It has no status.
 func (e entry) row(now time.Time) ElevationDatasetFileMeta {
 	return ElevationDatasetFileMeta{
@@ -286,7 +281,7 @@ func (w *walker) look(ctx context.Context, dir *os.Root, names []string) []entry
 func (w *walker) sumGroups(ctx context.Context, dir *os.Root, names []string) map[string]int64 {
 	var sidecars []string
 	for _, name := range names {
-		if hasExtension(name, sidecarExtensions+sidecarSuffixes) {
+		if hasExtension(path.Ext(name), sidecarExtensions+sidecarSuffixes) {
 			sidecars = append(sidecars, name)
 		}
 	}
@@ -307,7 +302,7 @@ func (w *walker) sumGroups(ctx context.Context, dir *os.Root, names []string) ma
 
 	for _, name := range names {
 		_, hasSidecar := sums[groupOf(name)]
-		if hasSidecar && hasExtension(name, rasterExtensions) {
+		if hasSidecar && hasExtension(path.Ext(name), rasterExtensions) {
 			sums[groupOf(name)] += checksum(name)
 		}
 	}
@@ -319,7 +314,7 @@ func (w *walker) sumGroups(ctx context.Context, dir *os.Root, names []string) ma
 // common: "dem" for DEM.tif, dem.tfw and dem.tif.aux.xml. File systems may ignore case.
 func groupOf(name string) string {
 	name = stemOf(strings.ToLower(name))
-	for hasExtension(name, rasterExtensions+sidecarExtensions+sidecarSuffixes) {
+	for hasExtension(path.Ext(name), rasterExtensions+sidecarExtensions+sidecarSuffixes) {
 		name = stemOf(name)
 	}
 	return name
@@ -389,8 +384,10 @@ func (fr *fileReader) readEntry(e entry) (m ElevationDatasetFileMeta, found bool
 	opened.Path = e.Path
 
 	if err != nil {
-		m = opened.unread(fr.now(), statusOf(err), "%s", reasonOf(err))
-		m.unsettled = m.Status == fileStatusUnsupported
+		m = opened.unread(fr.now(), fileStatusUnreadable, "%s", reasonOf(err))
+		if _, m.unsettled = errors.AsType[*notAFile](err); m.unsettled {
+			m.Status = fileStatusUnsupported
+		}
 		return m, true
 	}
 	defer f.Close()
@@ -424,7 +421,7 @@ func (fr *fileReader) readBeside(name string, limit int) (content []byte, found 
 	}
 
 	f, _, err := fr.openNamed(name, false)
-	if isMissing(err) || err != nil && statusOf(err) == fileStatusUnsupported {
+	if _, other := errors.AsType[*notAFile](err); other || isMissing(err) {
 		return nil, false, nil
 	}
 	if err != nil {
@@ -436,9 +433,13 @@ func (fr *fileReader) readBeside(name string, limit int) (content []byte, found 
 	return content, true, err
 }
 
-// open opens a regular file for reading, also through symbolic links within the dataset. Anything
-// else, such as a pipe, is not opened: its error has fileStatusUnsupported. The entry has the size
-// and time of the opened file; with an error, those that are known.
+// notAFile is the error for anything that is not a regular file, and so is not opened.
+type notAFile struct{ reason string }
+
+func (e *notAFile) Error() string { return e.reason }
+
+// open opens a regular file for reading, also through symbolic links within the dataset, but never
+// a pipe. The entry has the size and time of the opened file; with an error, those that are known.
 func (fr *fileReader) open(e entry) (openFile, entry, error) {
 	raw, err := decodePath(e.Path)
 	if err != nil {
@@ -499,8 +500,7 @@ func (fr *fileReader) openLink(path string, e entry) (openFile, entry, error) {
 	case err != nil:
 		return nil, e, err
 	case target.IsDir():
-		return nil, e, extentErrorf(fileStatusUnsupported,
-			"a symbolic link to a directory: such links are not followed")
+		return nil, e, &notAFile{"a symbolic link to a directory: such links are not followed"}
 	case !target.Mode().IsRegular():
 		return nil, e, notRegular(target.Mode())
 	}
@@ -547,7 +547,7 @@ func openRegular(dir *os.File, name string) (openFile, entry, error) {
 	var stat syscall.Stat_t
 	err = syscall.Fstat(fd, &stat)
 	if err == nil && stat.Mode&syscall.S_IFMT != syscall.S_IFREG {
-		err = extentErrorf(fileStatusUnsupported, "not a regular file any more")
+		err = &notAFile{"not a regular file any more"}
 	}
 	if err != nil {
 		syscall.Close(fd)
@@ -577,7 +577,7 @@ func (d descriptor) ReadAt(p []byte, offset int64) (n int, err error) {
 // Close closes the descriptor.
 func (d descriptor) Close() error { return syscall.Close(int(d)) }
 
-// notRegular returns the error for a kind of file that is not opened.
+// notRegular returns the *notAFile for a kind of file.
 func notRegular(mode fs.FileMode) error {
 	kinds := map[fs.FileMode]string{
 		fs.ModeNamedPipe:                  "a named pipe",
@@ -586,7 +586,7 @@ func notRegular(mode fs.FileMode) error {
 		fs.ModeDevice | fs.ModeCharDevice: "a device",
 	}
 	kind := cmp.Or(kinds[mode.Type()], "something else")
-	return extentErrorf(fileStatusUnsupported, "%s, not a regular file", kind)
+	return &notAFile{kind + ", not a regular file"}
 }
 
 // isMissing reports whether the path does not exist, or leads through something else than

@@ -34,6 +34,7 @@ type analyzer struct {
 	tuning
 
 	queued   chan struct{} // has an element if a worker should look for an analysis now
+	contents chan struct{} // likewise, for the worker that reads contents
 	reading  *limiter      // slots for batches that are read and stored
 	checking *limiter      // one dataset is checked at a time, because its rows are in memory
 	waits    *limiter      // requests of one user that wait for a change; none waits in line
@@ -68,6 +69,7 @@ func newAnalyzer(core *core, catalogue *catalogue, instance string, tuning tunin
 		instance:  instance,
 		tuning:    tuning,
 		queued:    make(chan struct{}, 1),
+		contents:  make(chan struct{}, 1),
 		reading:   newLimiter(readers, readers),
 		checking:  newLimiter(1, 1),
 		waits:     waits,
@@ -104,7 +106,7 @@ func (a *analyzer) run(ctx context.Context) {
 			duty = oldestAnalysis
 		case 1:
 			duty = onlyContents
-			queued = nil // it polls
+			queued = a.contents
 		}
 
 		all.Go(func() {
@@ -565,7 +567,7 @@ func (a *analyzer) storeResults(ctx context.Context, t task, found *results) err
 			return err
 		}
 
-		if err := queueChecks(ctx, tx, "cairn", t.DatasetID, 0); err != nil {
+		if _, err := queueChecks(ctx, tx, "cairn", t.DatasetID, 0); err != nil {
 			return err
 		}
 		return a.announceEnd(ctx, tx, t, "")
@@ -585,7 +587,7 @@ func (a *analyzer) settle(ctx context.Context, t task, err error) error {
 			if err := endAnalysis(ctx, tx, t.AnalysisID, t.Token, stateFailed, *fail); err != nil {
 				return err
 			}
-			if err := queueChecks(ctx, tx, "cairn", t.DatasetID, t.AnalysisID); err != nil {
+			if _, err := queueChecks(ctx, tx, "cairn", t.DatasetID, t.AnalysisID); err != nil {
 				return err
 			}
 			return a.announceEnd(ctx, tx, t, fail.code)

@@ -295,7 +295,7 @@ func (a *accounts) auditRefusal(rt route, r *http.Request, err error) error {
 	after := map[string]any{
 		"code":       answer.code,
 		"permission": answer.permission,
-		"path":       cleanText(r.URL.Path, maxNameText), // short, and without unsafe characters
+		"path":       cleanText([]byte(r.URL.Path), maxNameText), // short, and without unsafe characters
 	}
 	// A request of the class sending holds no slot of the pool. server.call releases this one.
 	auditErr := c.slots.acquirePool(ctx)

@@ -184,7 +184,7 @@ func (h *headerReader) readFormat(m *extent) error {
 		return err
 	}
 	if raster != "" {
-		return extentErrorf(fileStatusSidecar, "belongs to %s beside it", cleanText(raster, maxNameText))
+		return extentErrorf(fileStatusSidecar, "belongs to %s beside it", cleanText([]byte(raster), maxNameText))
 	}
 
 	if h.size == 0 {
@@ -265,7 +265,7 @@ func (h *headerReader) readGeoTIFF(head []byte, m *extent) error {
 
 	nodata, err := h.text(d.field(tagGDALNoData))
 	m.warnOnError(err)
-	m.Nodata = nonEmpty(cleanText(string(nodata), maxNodataText))
+	m.Nodata = nonEmpty(cleanText(nodata, maxNodataText))
 
 	// An error about the data itself comes before one about the place.
 	err = h.placeGeoTIFF(d, m)
@@ -484,7 +484,13 @@ func (m *extent) checkArea(area []float64) {
 	reachesNorthEnd := box[1] <= area[3]+margin
 	meetsLatitudes := reachesSouthEnd && reachesNorthEnd
 
-	meetsLongitudes := doLongitudesMeet(box[0], widthOf(box), area[0]-margin, widthOf(area)+2*margin)
+	// Two ranges of longitudes meet if one holds the west end of the other.
+	west := area[0] - margin
+	width := widthOf(area) + 2*margin
+	beginsInside := math.Mod(box[0]-west+720, 360) <= width
+	holdsWest := math.Mod(west-box[0]+720, 360) <= widthOf(box)
+	meetsLongitudes := beginsInside || holdsWest
+
 	if !meetsLatitudes || !meetsLongitudes {
 		m.warnf("%s, which reaches from %g°, %g° to %g°, %g°",
 			aboutArea,
@@ -493,14 +499,6 @@ func (m *extent) checkArea(area []float64) {
 			area[2],
 			area[3])
 	}
-}
-
-// doLongitudesMeet reports whether two ranges of longitudes, each from a west end on, have a place
-// in common: one of them holds the west end of the other.
-func doLongitudesMeet(west, width, otherWest, otherWidth float64) bool {
-	isOtherInside := math.Mod(otherWest-west+720, 360) <= width
-	isInsideOther := math.Mod(west-otherWest+720, 360) <= otherWidth
-	return isOtherInside || isInsideOther
 }
 
 // widthOf returns the width of a box in degrees, which may cross 180°.
@@ -661,12 +659,17 @@ const (
 	typeUndefined = 7
 	typeSShort    = 8
 	typeSLong     = 9
+	typeSRational = 10
 	typeFloat     = 11
 	typeDouble    = 12
+
+	// TIFF Technical Note 1.
+	typeIFD = 13
 
 	// BigTIFF.
 	typeLong8  = 16
 	typeSLong8 = 17
+	typeIFD8   = 18
 )
 
 // tiffField is an entry of an image file directory. Its values lie at offset, perhaps in the entry.
@@ -745,10 +748,13 @@ func fieldTypeSize(fieldType uint16) uint64 {
 		typeLong:      4,
 		typeSLong:     4,
 		typeFloat:     4,
+		typeIFD:       4,
 		typeRational:  8,
+		typeSRational: 8,
 		typeDouble:    8,
 		typeLong8:     8,
 		typeSLong8:    8,
+		typeIFD8:      8,
 	}
 
 	if int(fieldType) < len(sizes) {

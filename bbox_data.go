@@ -69,8 +69,10 @@ type blockTable struct {
 	rows     float64   // of a block
 	height   float64   // of the raster
 
-	bytes float64 // the sum of the byte counts that were looked at
-	end   float64 // the farthest end of a block, at least the file's end
+	bytes       float64 // the sum of the byte counts that were looked at
+	worst       uint64  // the block that ends the farthest beyond the file's end
+	worstLength float64 // bytes of that block; 0 before one is found
+	worstEnd    float64 // where that block ends; the file's end before one is found
 }
 
 // readBlockTable returns the table without its values, with 0 blocks if the tags do not give it.
@@ -175,7 +177,7 @@ func (h *headerReader) checkBlocks(d tiffDirectory, bands, bits float64, m *exte
 		}
 	}
 
-	t.end = float64(h.size)
+	t.worstEnd = float64(h.size)
 
 	// The first chunk, then the last ones from the end on, as many as may be read.
 	const (
@@ -203,13 +205,15 @@ func (h *headerReader) checkBlocks(d tiffDirectory, bands, bits float64, m *exte
 		m.DataBytes = new(int64(t.bytes))
 	}
 
-	missing := t.end - float64(h.size)
-	if missing > 0 {
-		return corruptf("its data is cut off: a %s ends at %.0f, but the file ends at %d; %.0f bytes are missing",
+	if t.worstLength > 0 {
+		return corruptf("its data is cut off: "+
+			"%s %d has %.0f bytes at %.0f, but the file ends at %d; %.0f bytes are missing",
 			t.kind,
-			t.end,
+			t.worst,
+			t.worstLength,
+			t.worstEnd-t.worstLength,
 			h.size,
-			missing)
+			t.worstEnd-float64(h.size))
 	}
 	return nil
 }
@@ -221,7 +225,7 @@ func (f tiffField) part(first, end uint64) tiffField {
 	return f
 }
 
-// checkChunk looks for a block from first up to end that ends farther behind than t.end.
+// checkChunk looks for a block from first up to end that ends farther behind than t.worst.
 func (h *headerReader) checkChunk(t *blockTable, first, end uint64) error {
 	offsets, err := h.numbers(t.offsets.part(first, end))
 	if err != nil {
@@ -245,8 +249,10 @@ func (h *headerReader) checkChunk(t *blockTable, first, end uint64) error {
 
 		t.bytes += max(count, 0)
 		length := t.length(block, count)
-		if length > 0 && offset+length > t.end {
-			t.end = offset + length
+		if length > 0 && offset+length > t.worstEnd {
+			t.worst = block
+			t.worstLength = length
+			t.worstEnd = offset + length
 		}
 	}
 	return nil
@@ -274,21 +280,31 @@ func (h *headerReader) checkLength(start, length float64) error {
 func (h *headerReader) checkASCII(head []byte, columns, rows float64) error {
 	start := samplesStart(head)
 	rest := h.size - start
-	errCut := corruptf("its data is cut off: the file ends at %d, and its last samples are missing", h.size)
+	missing := func(samples float64) error {
+		return corruptf("its data is cut off: "+
+			"the file ends at %d, and its last %.0f samples are missing: %.0f bytes or more",
+			h.size,
+			samples,
+			2*samples-1)
+	}
 
 	// Count all samples if they may be read.
 	want := columns * rows
 	if rest <= maxHeaderBytes-h.read {
 		b, err := h.at(start, rest, "the samples")
-		if err == nil && countFields(b) < want {
-			err = errCut
+		if err != nil {
+			return err
 		}
-		return err
+		have := countFields(b)
+		if have < want {
+			return missing(want - have)
+		}
+		return nil
 	}
 
 	// A sample has a digit and a separator at least.
-	if float64(rest) < 2*want-1 {
-		return errCut
+	if float64(rest) < 2*columns*rows-1 {
+		return missing(want - math.Ceil(float64(rest)/2))
 	}
 
 	const lineBytes = maxHeaderBytes / 3
@@ -312,8 +328,9 @@ func (h *headerReader) checkASCII(head []byte, columns, rows float64) error {
 		return nil
 	}
 
-	if countFields(last[begin:]) < columns {
-		return errCut
+	have := countFields(last[begin:])
+	if have < columns {
+		return missing(columns - have)
 	}
 	return nil
 }

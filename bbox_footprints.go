@@ -22,10 +22,12 @@ func (m *extent) footprint() (parts multiPolygon) {
 	}
 
 	ring := m.outline()
-	bounds := emptyRange()
-	bounds.add(ring...)
-	west := bounds.west
-	east := bounds.east
+	west := math.Inf(1)
+	east := math.Inf(-1)
+	for _, p := range ring {
+		west = min(west, p[0])
+		east = max(east, p[0])
+	}
 
 	// An outline around a pole ends a turn further than it begins.
 	isAroundPole := len(ring) > 0 && math.Abs(ring[len(ring)-1][0]-ring[0][0]) > 180

@@ -219,17 +219,34 @@ func (k *geoKeys) citation(id int) []byte {
 // esriPE introduces well-known text that Esri writes into citation keys.
 const esriPE = "ESRI PE String ="
 
-// crsNameFromCitation returns the name in a citation key: the first text in Esri's well-known text,
-// or else the text before "|".
+// crsNameFromCitation returns the name in a citation key: the text before "|", in Esri's well-known
+// text, or in lines such as "PCS Name = name|…" of ArcGIS and Erdas Imagine.
 func crsNameFromCitation(b []byte) string {
-	s := cleanText(string(b), maxGeoASCII)
+	// The first text in Esri's well-known text.
+	s := cleanText(b, maxGeoASCII)
 	if _, wkt, ok := strings.Cut(s, esriPE); ok {
 		_, wkt, _ = strings.Cut(wkt, `"`)
 		s, _, _ = strings.Cut(wkt, `"`)
 	}
 
+	labels := [...]string{
+		"PCS Name =",
+		"GCS Name =",
+		"Projection Name =",
+	}
+	for _, label := range labels {
+		_, name, ok := strings.Cut(s, label)
+		if ok {
+			s, _, _ = strings.Cut(name, " Units = ") // Imagine's next line; cleanText made the line break a space
+			break
+		}
+	}
+
 	s, _, _ = strings.Cut(s, "|")
-	return cleanText(s, maxNameText)
+	if strings.HasPrefix(s, "IMAGINE GeoTIFF Support") {
+		return "" // boilerplate without a name
+	}
+	return cleanText([]byte(s), maxNameText)
 }
 
 // citedUnit returns the size of the foot that a citation names as the unit of a projected CRS. It
@@ -372,6 +389,7 @@ func (k *geoKeys) readProjection(p *crsParameters) {
 	methods := [...]int{
 		1:  methodTransverseMercator,
 		3:  methodObliqueMercatorA,
+		4:  methodLaborde,
 		5:  methodObliqueMercatorB,
 		7:  methodMercatorA,
 		8:  methodLambertConic2SP,
@@ -384,6 +402,7 @@ func (k *geoKeys) readProjection(p *crsParameters) {
 		18: methodCassiniSoldner,
 		22: methodPolyconic,
 		24: methodSinusoidal,
+		26: methodNewZealandMapGrid,
 		27: methodTransverseMercatorSouth,
 		28: methodLambertCylindrical,
 	}

@@ -6,10 +6,10 @@ import (
 	"encoding/binary"
 	"math"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 )
 
 // readGrid reads a file of the formats other than TIFF, known by their extensions or first bytes.
@@ -138,7 +138,7 @@ func (h *headerReader) readHGT(extension string, m *extent) (read bool, err erro
 		m.warnf("its size of %v by %v samples contradicts its name %s",
 			columns,
 			rows,
-			cleanText(name, maxNameText))
+			cleanText([]byte(name), maxNameText))
 	}
 
 	dx := 1 / (columns - 1)
@@ -273,7 +273,7 @@ func (h *headerReader) readDTED(at int, m *extent) error {
 
 	// The DSI names the datums.
 	p := geographicCRS(epsgWGS84)
-	horizontal := cleanText(string(dsi[144:149]), 5)
+	horizontal := cleanText(dsi[144:149], 5)
 	if horizontal == "WGS72" {
 		p.code = epsgWGS72
 	}
@@ -401,7 +401,7 @@ func (h *headerReader) placeGrid(g gridHeader, source string, m *extent) error {
 	}
 
 	nodata := cmp.Or(g["nodata_value"], g["nodata"])
-	m.Nodata = nonEmpty(cleanText(nodata, maxNodataText))
+	m.Nodata = nonEmpty(cleanText([]byte(nodata), maxNodataText))
 
 	// x and y are the lower left corner; the file may give a pixel's centre instead.
 	dx := g.number("cellsize", "dx", "xdim")
@@ -485,7 +485,7 @@ func (h *headerReader) readEHdr(extension string, m *extent) (read bool, err err
 	m.Format = new("ehdr")
 	bands, bits, format := g.samples(extension)
 	m.setSamples(bands, bits, format)
-	source := "the header " + cleanText(name, maxNameText)
+	source := "the header " + cleanText([]byte(name), maxNameText)
 	err = h.placeGrid(g, source, m)
 	if m.Width == nil {
 		return true, err
@@ -535,26 +535,51 @@ func (g gridHeader) samples(extension string) (bands, bits, format float64) {
 	return bands, bits, format
 }
 
-// cellName matches the corner of a cell in a file name: a latitude that is not in the middle of a
-// word, then a longitude.
-var cellName = regexp.MustCompile(`(?i)(?:^|[^\pL])([NS])([0-8]\d|90)(?:_00)?_?([EW])(0\d\d|1[0-7]\d|180)`)
-
 // cellOfName returns the cell in a file name such as N43W080, s01e179 or N43_00_W080_00.
 func cellOfName(name string) (lat, lon float64, ok bool) {
-	m := cellName.FindStringSubmatch(name)
-	if m == nil {
-		return 0, 0, false
+	for i := range name {
+		// A latitude such as N43, not in the middle of a word.
+		rest := name[i:]
+		if len(rest) < len("N43W080") || !strings.Contains("NSns", rest[:1]) {
+			continue
+		}
+		if i > 0 && unicode.IsLetter(rune(name[i-1])) {
+			continue
+		}
+		latitude := rest[:3]
+		rest = rest[3:]
+
+		rest = strings.TrimPrefix(rest, "_00")
+		rest = strings.TrimPrefix(rest, "_")
+
+		// A longitude such as W080.
+		if len(rest) < len("W080") || !strings.Contains("EWew", rest[:1]) {
+			continue
+		}
+		longitude := rest[:4]
+
+		y, err := strconv.ParseUint(latitude[1:], 10, 8)
+		if err != nil || y > 90 {
+			continue
+		}
+		x, err := strconv.ParseUint(longitude[1:], 10, 8)
+		if err != nil || x > 180 {
+			continue
+		}
+
+		const lowerCase = 0x20 // the bit that makes a letter small
+		lat = float64(y)
+		lon = float64(x)
+		if latitude[0]|lowerCase == 's' {
+			lat = -lat
+		}
+		if longitude[0]|lowerCase == 'w' {
+			lon = -lon
+		}
+		return lat, lon, true
 	}
 
-	lat, _ = strconv.ParseFloat(m[2], 64) // digits
-	lon, _ = strconv.ParseFloat(m[4], 64)
-	if strings.EqualFold(m[1], "S") {
-		lat = -lat
-	}
-	if strings.EqualFold(m[3], "W") {
-		lon = -lon
-	}
-	return lat, lon, true
+	return 0, 0, false
 }
 
 // aboutName begins the warning about a name that contradicts the place.
@@ -571,14 +596,23 @@ func (m *extent) checkName(name string) {
 
 	const margin = 0.02 // degrees, for an overlap of some pixels
 
+	west := m.BBox[0]
 	south := m.BBox[1]
 	north := m.BBox[3]
+	width := math.Mod(m.BBox[2]-west+360, 360) // 0 for a full turn
 
 	// From the named corner, in degrees.
 	cell := [2]float64{margin, 1 - margin}
 	corner := [2]float64{-margin, margin}
 	for _, part := range [...][2]float64{cell, corner} {
-		meetsLongitudes := doLongitudesMeet(m.BBox[0], widthOf(m.BBox), lon+part[0], part[1]-part[0])
+		size := part[1] - part[0]
+		from := math.Mod(lon+part[0]-west+720, 360)
+
+		isFullTurn := width == 0
+		beginsInside := from <= width
+		holdsWest := from+size >= 360
+		meetsLongitudes := isFullTurn || beginsInside || holdsWest
+
 		beginsBelow := lat+part[0] <= north
 		endsAbove := lat+part[1] >= south
 		meetsLatitudes := beginsBelow && endsAbove
@@ -590,50 +624,53 @@ func (m *extent) checkName(name string) {
 	m.warnf(aboutName+" latitude %v, longitude %v, but its box lies elsewhere", lat, lon)
 }
 
-// unsupportedFormat returns the error for a file of another format, known by its first bytes.
+// unsupportedFormat returns the error for a file of another format, named by its first bytes.
 func unsupportedFormat(extension string, head []byte, m *extent) error {
-	format := ""
+	seems := "of an unknown format"
+	ending := ", which is not supported"
 	isControl := func(b byte) bool {
 		isInText := strings.ContainsRune("\t\n\r\f", rune(b))
 		return b < ' ' && !isInText
 	}
 	beginning := head[:min(len(head), 512)]
 	if !slices.ContainsFunc(beginning, isControl) {
-		format = "text"
+		m.Format = new("text")
+		seems = "a text file"
 	}
 
-	for name, magic := range map[string]string{
-		"png":    "\x89PNG\r\n\x1a\n",
-		"jpeg":   "\xff\xd8\xff",
-		"jp2":    "\x00\x00\x00\x0cjP  ", // JPEG 2000
-		"zip":    "PK\x03\x04",
-		"gzip":   "\x1f\x8b",
-		"bzip2":  "BZh",
-		"zstd":   "\x28\xb5\x2f\xfd",
-		"pdf":    "%PDF",
-		"hdf5":   "\x89HDF\r\n\x1a\n", // or netCDF-4
-		"netcdf": "CDF",
-		"grib":   "GRIB",
-		"hfa":    "EHFA_HEADER_TAG",     // Erdas Imagine
-		"las":    "LASF",                // or LAZ
-		"sqlite": "SQLite format 3\x00", // such as a GeoPackage
-		"xml":    "<?xml",
+	// First bytes, name of the format, and description.
+	for _, magic := range [...][3]string{
+		{"\x89PNG\r\n\x1a\n", "png", "a PNG picture"},
+		{"\xff\xd8\xff", "jpeg", "a JPEG picture"},
+		{"\x00\x00\x00\x0cjP  ", "jp2", "a JPEG 2000 picture"},
+		{"PK\x03\x04", "zip", "a ZIP archive"},
+		{"\x1f\x8b", "gzip", "compressed with gzip"},
+		{"BZh", "bzip2", "compressed with bzip2"},
+		{"\x28\xb5\x2f\xfd", "zstd", "compressed with zstd"},
+		{"%PDF", "pdf", "a PDF document"},
+		{"\x89HDF\r\n\x1a\n", "hdf5", "an HDF5 or netCDF-4 file"},
+		{"CDF", "netcdf", "a netCDF file"},
+		{"GRIB", "grib", "a GRIB file"},
+		{"EHFA_HEADER_TAG", "hfa", "an Erdas Imagine raster"},
+		{"LASF", "las", "a LAS or LAZ point cloud"},
+		{"SQLite format 3\x00", "sqlite", "an SQLite file, such as a GeoPackage"},
+		{"<?xml", "xml", "an XML file"},
 	} {
-		if bytes.HasPrefix(head, []byte(magic)) {
-			format = name
+		if bytes.HasPrefix(head, []byte(magic[0])) {
+			m.Format = new(magic[1])
+			seems = magic[2]
+			if slices.Contains([]string{"zip", "gzip", "bzip2", "zstd"}, magic[1]) {
+				ending = ": unpack it first"
+			}
 		}
 	}
 
-	m.Format = nonEmpty(format)
-	seems := cmp.Or(format, "of an unknown format")
-	switch {
-	case extension == ".hdr":
+	if extension == ".hdr" {
 		return extentErrorf(fileStatusUnsupported,
 			"it is named .hdr like the header of a raster, but none lies beside it")
-	case hasExtension(extension, rasterExtensions):
-		return extentErrorf(fileStatusUnsupported, "it is named %s, but it seems to be %s", extension, seems)
-	case slices.Contains([]string{"zip", "gzip", "bzip2", "zstd"}, format):
-		return extentErrorf(fileStatusUnsupported, "it seems to be %s: unpack it first", format)
 	}
-	return extentErrorf(fileStatusUnsupported, "it seems to be %s, which is not supported", seems)
+	if hasExtension(extension, rasterExtensions) {
+		return extentErrorf(fileStatusUnsupported, "it is named %s, but it seems to be %s", extension, seems)
+	}
+	return extentErrorf(fileStatusUnsupported, "it seems to be %s%s", seems, ending)
 }

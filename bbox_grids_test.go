@@ -175,9 +175,9 @@ func TestHGT(t *testing.T) {
 		{"x.zip", zipOf(t, map[string]int{"a/n45e007.HGT": small, "a/n45e007.num": 9}), 0, "ok", []float64{7, 45, 8, 46}, 1201, ""},
 		{"two.zip", zipOf(t, map[string]int{"n45e007.hgt": small, "n45e008.hgt": small}), 0, "unsupported", nil, 0, "holds several .hgt files: unpack it first"},
 		{"N45E007.hgt.zip", zipOf(t, map[string]int{"N45E007.hgt": small})[:500], 0, "corrupt", nil, 0, "its data is cut off"},
-		{"other.zip", zipOf(t, map[string]int{"N45E007.hgt": small})[:500], 0, "unsupported", nil, 0, "zip: unpack it first"},
+		{"other.zip", zipOf(t, map[string]int{"N45E007.hgt": small})[:500], 0, "unsupported", nil, 0, "a ZIP archive: unpack it first"},
 		{"long.zip", zipOf(t, many), 0, "unsupported", nil, 0, "ZIP"},
-		{"none.zip", zipOf(t, map[string]int{"readme.txt": 5}), 0, "unsupported", nil, 0, "zip"},
+		{"none.zip", zipOf(t, map[string]int{"readme.txt": 5}), 0, "unsupported", nil, 0, "ZIP"},
 		{"N45E007.hgt.gz", compressed.String(), 0, "ok", []float64{7, 45, 8, 46}, 1201, ""},
 		{"N45E007.tar.gz", compressed.String(), 0, "unsupported", nil, 0, "gzip"},
 	} {

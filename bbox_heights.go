@@ -18,7 +18,7 @@ type heightTexts struct {
 // describeHeights sets Unit, and Scale with Offset, unless they are set: the first source that
 // states one of them counts.
 func (m *extent) describeHeights(t heightTexts) {
-	unit := cleanText(t.UnitType, maxUnitText)
+	unit := cleanText([]byte(t.UnitType), maxUnitText)
 	m.Unit = cmp.Or(m.Unit, nonEmpty(unit))
 
 	if m.Scale == nil && m.Offset == nil {
@@ -29,7 +29,7 @@ func (m *extent) describeHeights(t heightTexts) {
 
 // finiteNumber returns the number in a text, nil where there is none. It warns of any other text.
 func (m *extent) finiteNumber(text string) *float64 {
-	text = cleanText(text, maxNodataText)
+	text = cleanText([]byte(text), maxNodataText)
 	if text == "" {
 		return nil
 	}

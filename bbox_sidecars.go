@@ -21,10 +21,13 @@ const (
 // auxSuffix is what GDAL adds to a raster's whole name for the file with its own metadata.
 const auxSuffix = ".aux.xml"
 
-// hasExtension reports whether a list holds the extension of a name, in any case.
-func hasExtension(name, list string) bool {
-	extension := strings.TrimPrefix(strings.ToLower(path.Ext(name)), ".")
-	return extension != "" && strings.Contains(list, " "+extension+" ")
+// hasExtension reports whether list holds an extension, which begins with a dot, in any case.
+func hasExtension(extension, list string) bool {
+	if len(extension) < 2 {
+		return false
+	}
+	bare := strings.ToLower(extension[1:])
+	return strings.Contains(list, " "+bare+" ")
 }
 
 // rasterOfSidecar returns the name of the raster whose sidecar this file is, "" where it is none.
@@ -43,7 +46,7 @@ func (h *headerReader) rasterOfSidecar(extension string) (string, error) {
 	}
 
 	// A raster's whole name and a suffix.
-	if base != h.name && hasExtension(base, rasterExtensions) {
+	if base != h.name && hasExtension(path.Ext(base), rasterExtensions) {
 		_, found, err := h.beside(base, 0)
 		if found || err != nil {
 			return base, err
@@ -97,7 +100,7 @@ func (h *headerReader) worldFile(missing error, extensions ...string) (t [6]floa
 	}
 
 	t, err = parseWorldFile(content)
-	source = "the world file " + cleanText(name, maxNameText)
+	source = "the world file " + cleanText([]byte(name), maxNameText)
 	return t, source, err
 }
 
@@ -201,7 +204,7 @@ func (h *headerReader) projectionFile(m *extent, source *string) (crsParameters,
 		return crsParameters{}, err
 	}
 
-	name = cleanText(name, maxNameText)
+	name = cleanText([]byte(name), maxNameText)
 	return m.crsFromSidecar(name, string(content), source), nil
 }
 
@@ -252,7 +255,7 @@ func (h *headerReader) readAuxiliary() (a auxiliary, err error) {
 	// Unmarshal sets what it reads before an error, such as the end of the part that is read.
 	xml.Unmarshal(content, &dataset)
 
-	a.name = cleanText(name, maxNameText)
+	a.name = cleanText([]byte(name), maxNameText)
 	a.wkt = dataset.SRS
 	a.transform = parseGeoTransform(dataset.GeoTransform)
 

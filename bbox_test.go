@@ -225,16 +225,19 @@ func TestCRSRules(t *testing.T) {
 	}
 }
 
-// TestCRSName: the name of a CRS is found in citations.
+// TestCRSName: the name of a CRS is found in citations of every style.
 func TestCRSName(t *testing.T) {
 	for citation, want := range map[string]string{
 		"WGS 84 / UTM zone 33N|":                                        "WGS 84 / UTM zone 33N",
 		"WGS 84 / UTM zone 33N|WGS 84|\x00":                             "WGS 84 / UTM zone 33N",
-		"PCS Name = NAD_1927_UTM_Zone_11N|":                             "PCS Name = NAD_1927_UTM_Zone_11N",
+		"PCS Name = NAD_1927_UTM_Zone_11N|":                             "NAD_1927_UTM_Zone_11N",
+		"GCS Name = GCS_North_American_1927|Primem = Greenwich||":       "GCS_North_American_1927",
 		`ESRI PE String = PROJCS["ETRS_LAEA",GEOGCS["GCS_ETRS_1989",…|`: "ETRS_LAEA",
 		"ESRI PE String = ":                                             "",
-		"caf\xe9\x07 |":                                                 "caf\uFFFD",
-		strings.Repeat("é", 200):                                        strings.Repeat("é", 100),
+		"IMAGINE GeoTIFF Support\nCopyright 1991 - 2001 by ERDAS\nProjection Name = UTM\nUnits = meters\n": "UTM",
+		"IMAGINE GeoTIFF Support\nCopyright 1991 - 2001 by ERDAS":                                          "",
+		"caf\xe9\x07 |":          "caf\uFFFD",
+		strings.Repeat("é", 200): strings.Repeat("é", 100),
 	} {
 		if got := crsNameFromCitation([]byte(citation)); got != want {
 			t.Errorf("%q gives %q, want %q", citation, got, want)
@@ -326,16 +329,16 @@ func TestRasterTags(t *testing.T) {
 func TestUnsupported(t *testing.T) {
 	for _, c := range []struct{ name, content, format, says string }{
 		{"empty.tif", "", "", "empty"},
-		{"a.png", "\x89PNG\r\n\x1a\n....", "png", "seems to be png"},
-		{"a.tif", "\x89PNG\r\n\x1a\n....", "png", "is named .tif, but it seems to be png"},
-		{"a.jpg", "\xff\xd8\xff\xe0", "jpeg", "seems to be jpeg"},
+		{"a.png", "\x89PNG\r\n\x1a\n....", "png", "PNG"},
+		{"a.tif", "\x89PNG\r\n\x1a\n....", "png", "is named .tif, but it seems to be a PNG"},
+		{"a.jpg", "\xff\xd8\xff\xe0", "jpeg", "JPEG"},
 		{"a.zip", "PK\x03\x04", "zip", "unpack"},
 		{"a.gz", "\x1f\x8b\x08", "gzip", "unpack"},
-		{"a.pdf", "%PDF-1.7", "pdf", "seems to be pdf"},
-		{"a.h5", "\x89HDF\r\n\x1a\n", "hdf5", "seems to be hdf5"},
-		{"a.nc", "CDF\x01", "netcdf", "seems to be netcdf"},
+		{"a.pdf", "%PDF-1.7", "pdf", "PDF"},
+		{"a.h5", "\x89HDF\r\n\x1a\n", "hdf5", "HDF5"},
+		{"a.nc", "CDF\x01", "netcdf", "netCDF"},
 		{"readme.txt", "hello\n", "text", "text"},
-		{"a.tif", "version https://git-lfs", "text", "but it seems to be text"},
+		{"a.tif", "version https://git-lfs", "text", "but it seems to be a text file"},
 		{"core", "\x00\x01\x02", "", "known"},
 		{"n43.DT0", "UHL1", "text", "named .dt0"},
 		{"a.asc", "rows 4", "text", "named .asc"},

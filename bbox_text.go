@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"strings"
@@ -10,9 +11,9 @@ import (
 
 // cleanText returns text up to a NUL: valid UTF-8, no control characters, trimmed, limit bytes at
 // most.
-func cleanText(text string, limit int) string {
-	s, _, _ := strings.Cut(text, "\x00")
-	s = strings.ToValidUTF8(s, string(utf8.RuneError))
+func cleanText(b []byte, limit int) string {
+	b, _, _ = bytes.Cut(b, []byte{0})
+	s := strings.ToValidUTF8(string(b), string(utf8.RuneError))
 
 	withoutControl := func(r rune) rune {
 		if unicode.IsControl(r) {

@@ -8,7 +8,7 @@ import (
 
 // TestCleanText: no control character, of C0 or C1, remains in a text.
 func TestCleanText(t *testing.T) {
-	if got := cleanText("\ta\u009b2J\x7f\u0085é\x00b", 100); got != "a 2J  é" {
+	if got := cleanText([]byte("\ta\u009b2J\x7f\u0085é\x00b"), 100); got != "a 2J  é" {
 		t.Errorf("%q", got)
 	}
 }

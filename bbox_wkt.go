@@ -2,7 +2,6 @@ package main
 
 import (
 	"math"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,43 +15,56 @@ type wktNode struct {
 	nodes   []*wktNode
 }
 
-// wktTokens matches the parts of well-known text: a text, in which "" is a quote, a bracket, a
-// comma, or a word. ISO 19162 has round brackets as well.
-var wktTokens = regexp.MustCompile(`"(?:[^"]|"")*"?|[\[\](),]|[^\[\](),"\s]+`)
-
-// parseWKT returns the first node of well-known text, nil if invalid.
+// parseWKT returns the first node of well-known text, nil if invalid. Brackets may be round, and ""
+// in a text is a quote: ISO 19162.
 func parseWKT(s string) *wktNode {
-	open := []*wktNode{{}} // the nodes around the current position
-	isAfterWord := false
-	for _, token := range wktTokens.FindAllString(s, -1) {
-		top := open[len(open)-1]
-		isWord := false
+	const space = " \t\r\n"
 
-		switch token[0] {
-		case '[', '(':
-			if !isAfterWord {
-				return nil
+	open := []*wktNode{{}} // the nodes around the current position
+	for s != "" {
+		top := open[len(open)-1]
+		switch {
+		case strings.ContainsAny(s[:1], space+","):
+			s = s[1:]
+
+		case s[0] == '"':
+			first, rest, _ := strings.Cut(s[1:], `"`)
+			text := []byte(first)
+			for strings.HasPrefix(rest, `"`) { // a quote in the text
+				more, after, _ := strings.Cut(rest[1:], `"`)
+				text = append(text, '"')
+				text = append(text, more...)
+				rest = after
 			}
-			// The word is the keyword of a node.
-			last := len(top.values) - 1
-			n := &wktNode{keyword: strings.ToUpper(top.values[last])}
-			top.values = top.values[:last]
-			top.nodes = append(top.nodes, n)
-			open = append(open, n)
-		case ']', ')':
+			top.values = append(top.values, string(text))
+			s = rest
+
+		case strings.ContainsAny(s[:1], "])"):
 			if len(open) <= 2 { // the end of the first node
 				return open[0].child(top.keyword)
 			}
 			open = open[:len(open)-1]
-		case ',':
-		case '"':
-			text := strings.TrimSuffix(token[1:], `"`)
-			top.values = append(top.values, strings.ReplaceAll(text, `""`, `"`))
+			s = s[1:]
+
 		default:
-			isWord = true
-			top.values = append(top.values, token)
+			end := strings.IndexAny(s, "[](),\""+space)
+			if end <= 0 {
+				return nil // no keyword or no end
+			}
+			word := s[:end]
+			rest := strings.TrimLeft(s[end:], space)
+
+			beginsNode := rest != "" && strings.ContainsAny(rest[:1], "[(")
+			if beginsNode {
+				n := &wktNode{keyword: strings.ToUpper(word)}
+				top.nodes = append(top.nodes, n)
+				open = append(open, n)
+				rest = rest[1:]
+			} else {
+				top.values = append(top.values, word)
+			}
+			s = rest
 		}
-		isAfterWord = isWord
 	}
 
 	return nil
@@ -137,7 +149,7 @@ func crsFromWKT(s string) (p crsParameters, err error) {
 	}
 
 	// The horizontal part of a compound CRS.
-	p.name = cleanText(n.text(0), maxNameText)
+	p.name = cleanText([]byte(n.text(0)), maxNameText)
 	if n.keyword == "COMPD_CS" || n.keyword == "COMPOUNDCRS" {
 		p.setVerticalNode(n.child(
 			"VERT_CS",
@@ -195,7 +207,7 @@ func crsFromWKT(s string) (p crsParameters, err error) {
 // setVerticalNode sets the vertical CRS.
 func (p *crsParameters) setVerticalNode(n *wktNode) {
 	p.vertical = n.epsg()
-	p.verticalName = cleanText(n.text(0), maxNameText)
+	p.verticalName = cleanText([]byte(n.text(0)), maxNameText)
 }
 
 // setDatum sets datum, ellipsoid, prime meridian, shift and angular unit of a geographic CRS.

@@ -139,14 +139,17 @@ func (o invocation) setPath(r *http.Request, route string) (named any, err error
 
 // setToken sets the path value token to the id of the user's API token that the command names.
 func (o invocation) setToken(r *http.Request, u user) error {
-	const query = `
-		SELECT id
-		FROM api_tokens
-		WHERE user_id = $1 AND name = $2`
-
-	missing := fmt.Errorf("%s has no API token %q", u.Username, o.names[1])
-	found, err := collectOne[struct{ ID string }](r.Context(), o.db, missing, "find token", query, u.ID, o.names[1])
-	r.SetPathValue("token", found.ID)
+	name := o.names[1]
+	tokens, err := listAPITokens(r.Context(), o.db, u.ID, "", maxTokens)
+	for _, t := range tokens {
+		if t.Name == name {
+			r.SetPathValue("token", t.ID)
+			return nil
+		}
+	}
+	if err == nil {
+		err = fmt.Errorf("%s has no API token %q", u.Username, name)
+	}
 	return err
 }
 

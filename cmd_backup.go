@@ -152,9 +152,6 @@ func backupCommand(ctx context.Context, o invocation) error {
 		name, o.cfg.keysPath())
 }
 
-// errServed is the error of a restore while an instance lives, or holds the state directory.
-var errServed = errors.New("the service uses the database, or did so a moment ago: stop it first")
-
 // restoreCommand is "cairn restore FILE". It replaces the contents of the database by a backup, all
 // or nothing. It ends all sessions and, without --keep-tokens, all API tokens and recovery codes.
 // Like serve, it locks the state directory and starts the private PostgreSQL, so no instance may
@@ -165,6 +162,12 @@ func restoreCommand(ctx context.Context, o invocation) error {
 		return fmt.Errorf("%w; nothing was changed", err)
 	}
 	file.Close()
+
+	stop := "stop it first, with Ctrl-C in its terminal"
+	if credentialFile(o.cfg.credentialsDir, "cairn.env") != "" {
+		stop = "stop it first: sudo systemctl stop cairn.socket cairn.service"
+	}
+	errRuns := fmt.Errorf("the service uses the database, or did so a moment ago; %s", stop)
 
 	err = withOwnDatabase(ctx, o.cfg, o.log, func(d *database) error {
 		// The table of instances may be missing, so migrate comes first.
@@ -180,14 +183,14 @@ func restoreCommand(ctx context.Context, o invocation) error {
 			return err
 		}
 		if runs {
-			return errServed
+			return errRuns
 		}
 		return o.restore(ctx, d.pool)
 	})
 
 	// The service holds the lock on the state directory.
 	if errors.Is(err, syscall.EWOULDBLOCK) {
-		return errServed
+		return errRuns
 	}
 	return err
 }

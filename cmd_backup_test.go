@@ -217,7 +217,7 @@ func TestRestoreOverService(t *testing.T) {
 	if _, err := cairn(other, "restore", x.file); err == nil || !strings.Contains(err.Error(), "stop it first") {
 		t.Errorf("over an instance that runs: %v", err)
 	}
-	if _, err := cairn(x.env, "restore", x.file); err == nil || !strings.HasSuffix(err.Error(), ": stop it first") {
+	if _, err := cairn(x.env, "restore", x.file); err == nil || !strings.HasSuffix(err.Error(), "; stop it first, with Ctrl-C in its terminal") {
 		t.Errorf("over the service of the state directory: %v", err)
 	}
 	foreign := append(other, "CAIRN_DATABASE_URL="+newDatabase(t))

@@ -41,11 +41,42 @@ func printExtents(ctx context.Context, o invocation) error {
 	return nil
 }
 
-// printedRow is the row of a file as "cairn bbox" prints it.
-type printedRow struct {
-	ElevationDatasetFileMeta
-	Heights       *heightStatistics `json:"heights,omitzero"`        // with --heights
-	HeightsReason *string           `json:"heights_reason,omitzero"` // why they were not read
+// rowPrinter prints rows of files.
+type rowPrinter struct {
+	reader      *fileReader
+	encoder     *json.Encoder
+	shown       string // what the printed paths begin with
+	withHeights bool
+}
+
+// print prints the row of a file, if it still exists.
+func (p *rowPrinter) print(ctx context.Context, e entry) error {
+	var row struct {
+		ElevationDatasetFileMeta
+		Heights       *heightStatistics `json:"heights"`
+		HeightsReason *string           `json:"heights_reason"` // why they were not read
+	}
+	if p.withHeights {
+		p.reader.opened = func(m *ElevationDatasetFileMeta) {
+			s, err := readHeights(ctx, &p.reader.header, &m.extent)
+			if err != nil {
+				row.HeightsReason = new(reasonOf(err))
+			} else {
+				row.Heights = &s
+			}
+		}
+	}
+
+	m, found := p.reader.readEntry(e)
+	if !found || ctx.Err() != nil {
+		return ctx.Err()
+	}
+	m.Path = p.shown + m.Path
+	if !p.withHeights {
+		return p.encoder.Encode(m)
+	}
+	row.ElevationDatasetFileMeta = m
+	return p.encoder.Encode(row)
 }
 
 // printPath prints the row of one file, or of all files below a directory.
@@ -67,9 +98,15 @@ func printPath(ctx context.Context, o invocation, path string, out, stderr io.Wr
 		shown = encodeName(dir)
 	}
 
-	// Abs fails only if the working directory is gone. Then Rel or OpenRoot fails, too.
-	absTop, _ := filepath.Abs(top)
-	absPath, _ := filepath.Abs(path)
+	absTop, err := filepath.Abs(top)
+	if err != nil {
+		return err
+	}
+	absPath, err := filepath.Abs(path)
+	if err != nil {
+		return err
+	}
+
 	below, err := filepath.Rel(absTop, absPath)
 	if err != nil || !filepath.IsLocal(below) {
 		return fmt.Errorf("%s does not lie below %s", path, top)
@@ -82,28 +119,14 @@ func printPath(ctx context.Context, o invocation, path string, out, stderr io.Wr
 	reader := &fileReader{root: root, now: time.Now}
 	defer reader.close()
 
-	encoder := json.NewEncoder(out)
-	encoder.SetEscapeHTML(false)
-	printFile := func(e entry) error {
-		var row printedRow
-		if o.options.Has("heights") {
-			reader.opened = func(m *ElevationDatasetFileMeta) {
-				s, err := readHeights(ctx, &reader.header, &m.extent)
-				if err != nil {
-					row.HeightsReason = new(reasonOf(err))
-				} else {
-					row.Heights = &s
-				}
-			}
-		}
-		m, found := reader.readEntry(e)
-		if !found || ctx.Err() != nil {
-			return ctx.Err()
-		}
-		row.ElevationDatasetFileMeta = m
-		row.Path = shown + m.Path
-		return encoder.Encode(row)
+	printer := &rowPrinter{
+		reader:      reader,
+		encoder:     json.NewEncoder(out),
+		shown:       shown,
+		withHeights: o.options.Has("heights"),
 	}
+	printer.encoder.SetEscapeHTML(false)
+	printFile := func(e entry) error { return printer.print(ctx, e) }
 	if !info.IsDir() {
 		return printFile(entry{Path: encodeName(below)})
 	}
@@ -113,6 +136,7 @@ func printPath(ctx context.Context, o invocation, path string, out, stderr io.Wr
 		return err
 	}
 	defer dir.Close()
+
 	prefix := ""
 	if below != "." {
 		prefix = encodeName(below) + "/"

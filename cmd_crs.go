@@ -96,8 +96,10 @@ func (c *crsDefinition) describe(code int, w io.Writer) {
 		fmt.Fprintf(w, "%-16s%s\n",
 			"method", named(recordMethod, c.method))
 		for _, r := range c.methodParameters() {
+			name := fmt.Sprintf("%s (EPSG:%s)",
+				r.name(), strings.TrimPrefix(r[0], recordParameter))
 			fmt.Fprintf(w, "%-16s%-44s%v\n",
-				"", r.name(), c.parameters[r.code(1)])
+				"", name, c.parameters[r.code(1)])
 		}
 	}
 

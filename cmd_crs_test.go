@@ -29,7 +29,7 @@ func TestPrintCRS(t *testing.T) {
 	if err := run(t.Context(), []string{"crs", "27700"}, nil, nil, &out, &out); err != nil {
 		t.Error(err)
 	}
-	for _, want := range []string{"OSGB36 / British National Grid", "Transverse Mercator (EPSG:9807)", "Scale factor at natural origin", "0.9996012717", "Airy 1830", "EPSG:1314 to 2 m"} {
+	for _, want := range []string{"OSGB36 / British National Grid", "Transverse Mercator (EPSG:9807)", "(EPSG:8805)", "0.9996012717", "Airy 1830", "EPSG:1314 to 2 m"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%s lacks %q", &out, want)
 		}

@@ -107,7 +107,15 @@ func setDatasetCommand(ctx context.Context, o invocation, d dataset) error {
 		return err
 	}
 
-	return o.awaitQueued(ctx, d)
+	// Wait for the analysis that places the files.
+	a, err := newestAnalysis(ctx, o.db, d.ID)
+	runs, errRuns := anyInstanceLives(ctx, o.db)
+	err = errors.Join(err, errRuns)
+	isQueued := a.ID != 0 && a.FinishedAt == nil
+	if err != nil || !isQueued || !runs {
+		return err
+	}
+	return o.awaitAnalysis(ctx, d, a.ID)
 }
 
 // crsFields returns the fields of a description for --crs and --vertical-crs, in JSON, or nil
@@ -174,6 +182,11 @@ func (o invocation) outsideRoots(path string) error {
 
 // createDataset registers a directory with the checks of the API, and prints the dataset.
 func (o invocation) createDataset(ctx context.Context, name, path string) (d dataset, err error) {
+	const query = `
+		SELECT ` + datasetColumns + `
+		FROM datasets
+		WHERE path = $1`
+
 	where, _ := o.cfg.findDirectory(path) // the route says what is wrong with it
 	body := map[string]any{
 		"name":     name,
@@ -182,7 +195,16 @@ func (o invocation) createDataset(ctx context.Context, name, path string) (d dat
 	}
 	d, err = o.changeDataset(ctx, "POST /api/v1/datasets", 0, nil, body)
 
+	// If the directory is registered, the error names its dataset.
 	p := problemIn(err)
+	if p != nil && p.status == http.StatusConflict {
+		existing, findErr := collectOne[dataset](ctx, o.db, nil,
+			"find dataset", query, where.stored)
+		if findErr == nil && existing.ID != 0 {
+			err = fmt.Errorf("%s is registered already, as dataset %d, %s",
+				path, existing.ID, existing.Name)
+		}
+	}
 	isOutside := func(f fieldError) bool { return f.Code == fieldOutsideRoot }
 	if p != nil && slices.ContainsFunc(p.fields, isOutside) {
 		err = o.outsideRoots(path)
@@ -324,19 +346,6 @@ func (o invocation) awaitAnalysis(ctx context.Context, d dataset, id int64) erro
 	return o.print(err, nil, "%s", report.Summary)
 }
 
-// awaitQueued waits for the checks that a change of the dataset has queued, if there are any and
-// the service runs.
-func (o invocation) awaitQueued(ctx context.Context, d dataset) error {
-	a, err := newestAnalysis(ctx, o.db, d.ID)
-	runs, errRuns := anyInstanceLives(ctx, o.db)
-	err = errors.Join(err, errRuns)
-	isQueued := a.ChecksOnly && a.FinishedAt == nil
-	if err != nil || !isQueued || !runs {
-		return err
-	}
-	return o.awaitAnalysis(ctx, d, a.ID)
-}
-
 // showProgress replaces the line that it has written on standard error, if that is a terminal.
 func (o invocation) showProgress(line string) {
 	if isTerminal(o.stderr) {
@@ -396,12 +405,14 @@ func expectCommand(ctx context.Context, o invocation, d dataset) error {
 	}
 
 	change := func(e *expectation) error { return json.Unmarshal(text, e) }
-	expected, err := changeExpectation(ctx, o.db, operatorActor(), d.ID, change)
-	err = o.print(err, expected, "%s", expected.describe())
-	if err != nil {
-		return err
+	expected, analysisID, err := changeExpectation(ctx, o.db, operatorActor(), d.ID, change)
+	runs, errRuns := anyInstanceLives(ctx, o.db)
+	err = errors.Join(err, errRuns)
+	mustWait := analysisID != 0 && runs
+	if err != nil || !mustWait {
+		return o.print(err, expected, "%s", expected.describe())
 	}
-	return o.awaitQueued(ctx, d)
+	return o.awaitAnalysis(ctx, d, analysisID)
 }
 
 // removeDatasetCommand is "cairn dataset remove".

@@ -34,7 +34,7 @@ func TestDatasetCommands(t *testing.T) {
 	}
 	says(1, "there is no such directory", "dataset", "add", ts.datasets+"/3")
 	says(0, "created dataset 1, 2, of "+ts.datasets+"/2\nanalysis 1 of 2: 1 file, 1 added, 0 changed, 0 removed\n1 of 1 file located", "dataset", "add", "2")
-	says(1, "Another dataset has that directory", "dataset", "add", ts.datasets+"/2", "--name", "again")
+	says(1, ts.datasets+"/2 is registered already, as dataset 1, 2", "dataset", "add", ts.datasets+"/2")
 	says(1, "Another dataset has that name", "dataset", "add", ts.datasets+"/2/sub", "--name", "2")
 	says(0, "created dataset 4, all, of "+ts.datasets+"\n", "dataset", "add", ts.datasets, "--name", "all") // refusals use up numbers
 	if a := c.must(200, "GET", "/api/v1/datasets/4", nil); a.text("path") != ts.datasets {

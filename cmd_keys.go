@@ -80,14 +80,24 @@ func listKeysCommand(_ context.Context, o invocation, ring *keyring) error {
 	return nil
 }
 
+// takeUp returns how a running service loads a changed key file. If systemd provides the file, only
+// a restart does.
+func (c config) takeUp() string {
+	if c.keysAreCredential() {
+		return "restart"
+	}
+	return "reload (SIGHUP)"
+}
+
 // addKeyCommand is "cairn keys add". The new key only verifies, until it is promoted.
 func addKeyCommand(ctx context.Context, o invocation, _ *keyring) error {
+	const next = "added key %s: copy the key file to every instance, %s them, then: cairn keys promote %s"
+
 	line := newKeyLine()
 	id := keyID(line)
 	add := func(lines []string) []string { return append(lines, line) }
 	err := editKeyFile(ctx, o.cfg.keysPath(), add)
-	return o.print(err, nil,
-		"added key %s: copy the key file to every instance, restart them, then: cairn keys promote %[1]s", id)
+	return o.print(err, nil, next, id, o.cfg.takeUp(), id)
 }
 
 // promoteKeyCommand is "cairn keys promote". It makes a key the signer.
@@ -106,7 +116,8 @@ func promoteKeyCommand(ctx context.Context, o invocation, _ *keyring) error {
 	if err == nil && at < 0 {
 		err = fmt.Errorf("there is no key %s: see cairn keys list", id)
 	}
-	return o.print(err, nil, "promoted key %s: restart the service, so that it signs with the key", id)
+	return o.print(err, nil, "promoted key %s: %s the service, so that it signs with the key",
+		id, o.cfg.takeUp())
 }
 
 // pruneKeys is "cairn keys prune". It removes former signing keys if their last tokens have expired

@@ -254,10 +254,13 @@ func routesCommand(_ context.Context, o invocation) (err error) {
 // may hold a password, it prints only where the database is.
 func checkConfig(_ context.Context, o invocation) error {
 	effective := map[string]string{
-		"CAIRN_STATE_DIR":    o.cfg.stateDir,
-		"CAIRN_DATABASE_URL": "(unset: a private PostgreSQL in the state directory)",
-		"CAIRN_DATASETS_DIR": strings.Join(o.cfg.datasetRoots, ":"),
-		"CAIRN_KEYS_FILE":    o.cfg.keysPath(),
+		"CAIRN_STATE_DIR":          o.cfg.stateDir,
+		"CAIRN_DATABASE_URL":       "(unset: a private PostgreSQL in the state directory)",
+		"CAIRN_DATASETS_DIR":       strings.Join(o.cfg.datasetRoots, ":"),
+		"CAIRN_KEYS_FILE":          o.cfg.keysPath(),
+		"CAIRN_BREACHED_PASSWORDS": o.cfg.breachedFile,
+		"CAIRN_TLS_CERT":           o.cfg.tlsCert,
+		"CAIRN_TLS_KEY":            o.cfg.tlsKey,
 	}
 
 	if o.cfg.databaseURL != "" {

@@ -81,7 +81,7 @@ func TestPackagedCommands(t *testing.T) {
 	if said, status := h.run(nil, "user", "show", "nobody"); status != 1 || !strings.Contains(said, "there is no user") {
 		t.Errorf("user show: %d %s", status, said)
 	}
-	if said, status := h.run(nil, "restore", h.program); status != 1 || !strings.Contains(said, ": stop it first") {
+	if said, status := h.run(nil, "restore", h.program); status != 1 || !strings.Contains(said, "; stop it first: sudo systemctl stop cairn.socket cairn.service") {
 		t.Errorf("restore: %d %s", status, said)
 	}
 	var nobody *syscall.Credential

@@ -164,6 +164,16 @@ func findCommand(args []string) (c command, rest []string, err error) {
 			args[0], strings.Join(subcommands, ", "), errUsage)
 	}
 
+	ofSystemd := []string{
+		"start",
+		"stop",
+		"restart",
+		"status",
+	}
+	if slices.Contains(ofSystemd, args[0]) {
+		return c, nil, fmt.Errorf("%q is not a command: systemd does that: systemctl %[1]s cairn; %w",
+			args[0], errUsage)
+	}
 	return c, nil, fmt.Errorf("%q is not a command; %w", args[0], errUsage)
 }
 

@@ -53,6 +53,7 @@ const (
 
 	// Units.
 	epsgMetre  = 9001
+	epsgDegree = 9102
 	epsgFoot   = 9002
 	epsgFootUS = 9003
 )

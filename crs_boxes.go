@@ -150,6 +150,9 @@ func boxInDegrees(c *crsDefinition, t [6]float64, width, height float64) (degree
 	}
 
 	// A pixel more than the globe needs no warning.
+	pixelX := max(
+		math.Abs(t[0]),
+		math.Abs(t[1])) * p.unit
 	pixelY := max(
 		math.Abs(t[3]),
 		math.Abs(t[4])) * p.unit
@@ -157,6 +160,11 @@ func boxInDegrees(c *crsDefinition, t [6]float64, width, height float64) (degree
 	if p.formula == formulaGeographic && beyondPole > pixelY {
 		box.warnings = append(box.warnings,
 			"the raster reaches beyond a pole; bbox ends there")
+	}
+	farthestLon := max(r.east, -r.west)
+	if farthestLon > 360+pixelX {
+		box.warnings = append(box.warnings,
+			"its longitudes go beyond ±360°; bbox has them within ±180°")
 	}
 
 	west, east := normalizeLongitudes(r.west, r.east)
@@ -500,8 +508,8 @@ func normalizeLongitudes(west, east float64) (float64, float64) {
 		return -180, 180
 	}
 
-	west -= 360 * math.Floor((west+180)/360)
-	east -= 360 * math.Ceil((east-180)/360)
+	west = west - 360*math.Floor((west+180)/360)
+	east = east - 360*math.Ceil((east-180)/360)
 	return west, east
 }
 
@@ -546,16 +554,20 @@ func pixelSizeMetres(p projection, t [6]float64, col, row float64) (float64, err
 		at[i] = p.ellipsoid.geocentric(lon, lat)
 	}
 
-	// The area of a quarter of a pixel, by Lagrange's identity: |u×v|² = u·u v·v - (u·v)².
-	var uu, vv, uv float64
+	var u [3]float64 // half a pixel along the row
+	var v [3]float64 // half a pixel along the column
 	for i := range 3 {
-		u := at[1][i] - at[0][i] // half a pixel along the row
-		v := at[2][i] - at[0][i] // half a pixel along the column
-		uu += u * u
-		vv += v * v
-		uv += u * v
+		u[i] = at[1][i] - at[0][i]
+		v[i] = at[2][i] - at[0][i]
 	}
-	area := 4 * math.Sqrt(uu*vv-uv*uv)
+
+	// The length of their cross product is the area of a quarter of a pixel.
+	x := u[1]*v[2] - u[2]*v[1]
+	y := u[2]*v[0] - u[0]*v[2]
+	z := u[0]*v[1] - u[1]*v[0]
+
+	quarter := math.Hypot(math.Hypot(x, y), z)
+	area := 4 * quarter
 	isValid := area > 0 && isFinite(area)
 	if !isValid {
 		return 0, errOutsideProjection

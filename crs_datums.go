@@ -144,9 +144,9 @@ func (s *datumShift) toWGS84(e ellipsoid, lon, lat float64) (float64, float64) {
 	}
 
 	// Move.
-	x += s.values[0]
-	y += s.values[1]
-	z += s.values[2]
+	x = x + s.values[0]
+	y = y + s.values[1]
+	z = z + s.values[2]
 
 	// Back to degrees, by Bowring's formula.
 	w := wgs84()

@@ -30,6 +30,7 @@ func (e ellipsoid) eccentricity2() float64 {
 const (
 	methodMercatorA                    = 9804
 	methodMercatorB                    = 9805
+	methodMercatorC                    = 1044
 	methodMercatorSphere               = 9841
 	methodPseudoMercator               = 1024
 	methodTransverseMercator           = 9807
@@ -57,6 +58,8 @@ const (
 	methodCassiniSoldner               = 9806
 	methodPolyconic                    = 9818
 	methodColombiaUrban                = 1052
+	methodNewZealandMapGrid            = 9811
+	methodLaborde                      = 9813 // not supported
 
 	// The EPSG dataset has no sinusoidal projection: minus GeoTIFF's code for it.
 	methodSinusoidal = -24
@@ -255,7 +258,7 @@ func (p *projection) setFormula(method int, parameters projectionParameters) boo
 		p.scale = -p.scale
 	case methodMercatorA, methodMercatorSphere, methodPseudoMercator:
 		p.formula = formulaMercator
-	case methodMercatorB:
+	case methodMercatorB, methodMercatorC:
 		p.formula = formulaMercator
 		p.scale = p.parallelRadius(phi1)
 	case methodEquidistantCylindrical, methodEquidistantCylindricalSphere:
@@ -664,15 +667,12 @@ func (p *projection) unproject(x, y float64) (lam, phi float64) {
 	return p.fromSphere(lam, tan)
 }
 
-// isEqualArea reports whether the sphere is the authalic one.
-func (p *projection) isEqualArea() bool {
-	return p.formula == formulaEqualAreaCylinder || p.formula == formulaEqualAreaCone
-}
-
 // toSphere converts radians to a position on the conformal or authalic sphere: the longitude and
 // the tangent of the latitude.
 func (p *projection) toSphere(lam, phi float64) (sphereLam, tan float64) {
-	if p.isEqualArea() { // GN 9820, β
+	isEqualArea := p.formula == formulaEqualAreaCylinder ||
+		p.formula == formulaEqualAreaCone
+	if isEqualArea { // GN 9820, β
 		const least = 1e-34 // never divide by 0
 		sin := p.authalicQ(math.Sin(phi)) / p.qPole
 		tan = sin / math.Sqrt(max(1-sin*sin, least))
@@ -700,7 +700,9 @@ func (p *projection) fromSphere(lam, tan float64) (ellipsoidLam, phi float64) {
 		lam = math.Remainder(lam+p.poleLong, 2*math.Pi)
 	}
 
-	if p.isEqualArea() {
+	isEqualArea := p.formula == formulaEqualAreaCylinder ||
+		p.formula == formulaEqualAreaCone
+	if isEqualArea {
 		sin := tan / math.Hypot(1, tan)
 		return lam, math.Asin(p.authalicSine(sin))
 	}
@@ -797,14 +799,14 @@ func (p *projection) search(x, y float64) (lam, phi float64) {
 		// Differences along the parallel and along the meridian.
 		xl, yl := p.projectLocal(lam+step, phi)
 		xp, yp := p.projectLocal(lam, phi+step)
-		xl -= x0
-		yl -= y0
-		xp -= x0
-		yp -= y0
+		xl = xl - x0
+		yl = yl - y0
+		xp = xp - x0
+		yp = yp - y0
 
 		determinant := (xl*yp - xp*yl) / step
-		lam += (dx*yp - dy*xp) / determinant
-		phi += (xl*dy - yl*dx) / determinant
+		lam = lam + (dx*yp-dy*xp)/determinant
+		phi = phi + (xl*dy-yl*dx)/determinant
 	}
 
 	return math.NaN(), math.NaN()

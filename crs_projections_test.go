@@ -78,6 +78,8 @@ func TestProjectionsPublished(t *testing.T) {
 			120, -3, 5009726.58, 569150.82, 0.01},
 		{"Caspian Sea Mercator", 9805, ellipsoid{6378245, 298.3}, 1, map[int]float64{8823: 42, 8802: 51, 8806: 0, 8807: 0},
 			53, 53, 165704.29, 5171848.07, 0.01},
+		{"Caspian Sea Mercator, variant C", 1044, ellipsoid{6378245, 298.3}, 1, map[int]float64{8823: 42, 8802: 51, 8821: 42, 8826: 0, 8827: 0},
+			53, 53, 165704.29, 1351950.22, 0.01},
 		{"Pseudo-Mercator", 1024, wgs84(), 1, map[int]float64{8801: 0, 8802: 0, 8806: 0, 8807: 0},
 			dms(-100, 20, 0), dms(24, 22, 54.433), -11169055.58, 2800000.00, 0.01},
 		{"Timbalai 1948 / RSO Borneo", 9812, ellipsoid{6377298.556, 300.8017}, 1, rso,

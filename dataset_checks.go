@@ -21,8 +21,9 @@ type fileRow struct {
 	fileKind
 	path      string
 	found     *fileHeights // nil: its heights were not read
-	transform []float64    // as in extent; nil: not known
-	box       []float64    // minx, miny, maxx, maxy in the file's own CRS; nil: not known
+	hasBox    bool         // box and transform are known
+	transform [6]float64   // as in extent
+	box       [4]float64   // minx, miny, maxx, maxy in the file's own CRS
 }
 
 // fileRecord holds what the checks know of a file, in a fixed size: a million records take 120 MB.
@@ -230,8 +231,7 @@ func (s *fileSet) add(row fileRow) {
 
 	// The place of a damaged file, or of one that was not read, does not count.
 	isBroken := row.status == fileStatusCorrupt || k.unread != ""
-	hasBox := row.box != nil && row.transform != nil
-	if hasBox && !isBroken {
+	if row.hasBox && !isBroken {
 		k.orientation = r.setBox(row)
 	}
 
@@ -357,13 +357,21 @@ func (s *fileSet) groups(key func(r *fileRecord) uint64) iter.Seq[[]int32] {
 }
 
 // check runs all checks. Their order matters: later ones use results that earlier ones stored in
-// the records. The error is that of ctx.
+// the records. It ends early if ctx does.
 func (s *fileSet) check(ctx context.Context) error {
-	s.checkStatus()
-	s.checkNames()
-	s.checkAttributes()
-	s.checkSamePlace()
-	s.makeGrids()
+	steps := [...]func(){
+		s.checkStatus,
+		s.checkNames,
+		s.checkAttributes,
+		s.checkSamePlace,
+		s.makeGrids,
+	}
+	for _, step := range steps {
+		step()
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
 
 	// A boundary changes which tiles of its grid are missing.
 	if err := s.checkExpected(ctx); err != nil {

@@ -293,14 +293,26 @@ func (off tileMisfit) fills() bool {
 	return largest <= tolerance
 }
 
-// String returns the misfit as text.
+// String returns the misfit as text: "moved by 0.5 pixels in x, 0 in y".
 func (off tileMisfit) String() string {
 	round := func(v float64) float64 { return math.Round(v*100) / 100 }
+	west := round(off.west)
+	south := round(off.south)
+	east := round(off.east)
+	north := round(off.north)
+
+	isMoved := math.Abs(west-east) <= 0.05 && math.Abs(south-north) <= 0.05
+	isLarger := west <= 0 && south <= 0 && east >= 0 && north >= 0
+	switch {
+	case isMoved:
+		return fmt.Sprintf("moved by %g pixels in x, %g in y", west, south)
+	case isLarger:
+		const format = "larger than its cell by %g pixels in the west, %g south, %g east, %g north"
+		return fmt.Sprintf(format, -west, -south, east, north)
+	}
+
 	return fmt.Sprintf("its edges are off by %g pixels in the west, %g south, %g east, %g north",
-		round(off.west),
-		round(off.south),
-		round(off.east),
-		round(off.north))
+		west, south, east, north)
 }
 
 // find returns the index of the first tile of a cell, or of the next cell that has one.
@@ -372,7 +384,11 @@ func (s *fileSet) checkCells(g *tileGrid) {
 		others := g.around(file, cellsOf[file])
 
 		if off := g.misfit(r); g.isRegular && !off.fills() {
-			s.foundIn("misaligned", file, off.String())
+			detail := off.String()
+			if share := r.w * r.h / g.w / g.h; share < 0.99 {
+				detail = fmt.Sprintf("it covers %.0f %% of its cell: %s", share*100, detail)
+			}
+			s.foundIn("misaligned", file, detail)
 			s.checkOverlap(g, file, others)
 		}
 
@@ -436,8 +452,12 @@ func (s *fileSet) checkOverlap(g *tileGrid, file int32, around []int32) {
 		return
 	}
 
-	share := area / g.w / g.h * 100
-	detail := fmt.Sprintf("it overlaps %s by %.3g %% of a tile, first ", plural(n, "tile"), share)
+	share := fmt.Sprintf("%.3g %% of a tile", area/g.w/g.h*100)
+	if unitOfCRS(g.CRS) == " m" {
+		share = threeDigits(area/1e6) + " km²"
+	}
+
+	detail := fmt.Sprintf("it overlaps %s by %s, first ", plural(n, "tile"), share)
 	s.found("overlap", flaw{file: file, other: first, detail: detail})
 }
 

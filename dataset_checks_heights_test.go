@@ -208,7 +208,7 @@ func TestWrongHeights(t *testing.T) {
 				for path, row := range clean.rows {
 					d.rows[path] = row
 				}
-				changed := copyOf(d.rows[path])
+				changed := *d.rows[path]
 				changed.found = &fileHeights{Statistics: &s}
 				d.rows[path] = &changed
 

@@ -134,7 +134,7 @@ func (d *randomDelivery) place() (column, row int, ok bool) {
 // empty.
 func randomFaults() map[string]func(d *randomDelivery, path string, f *fileRow) (codes string) {
 	another := func(d *randomDelivery, f *fileRow, path string) *fileRow {
-		other := copyOf(f)
+		other := *f
 		other.path = path
 		d.rows[path] = &other
 		return &other
@@ -163,7 +163,7 @@ func randomFaults() map[string]func(d *randomDelivery, path string, f *fileRow) 
 		},
 		"buffered": func(d *randomDelivery, _ string, f *fileRow) string {
 			by := d.pixel * float64(2+d.random.IntN(100))
-			f.box = []float64{f.box[0] - by, f.box[1] - by, f.box[2] + by, f.box[3] + by}
+			f.box = [4]float64{f.box[0] - by, f.box[1] - by, f.box[2] + by, f.box[3] + by}
 			return "misaligned overlap"
 		},
 		"another CRS": func(_ *randomDelivery, _ string, f *fileRow) string {

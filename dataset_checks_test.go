@@ -20,15 +20,7 @@ func (d *delivery) tile(path, crs string, x, y, w, h, dx, dy float64) {
 	size := int64(1_000_000 + len(d.rows)*7919%300_000)
 	d.rows[path] = &fileRow{path: path, fileRecord: fileRecord{size: size, modified: 1e18}, fileKind: fileKind{status: fileStatusOK,
 		format: "geotiff", system: crs, vertical: "EPSG:5773", sampleType: "float32", nodata: "-9999", heightUnit: "m",
-		scale: "1", bands: "1"}, transform: []float64{dx, 0, x, 0, -dy, y + h}, box: []float64{x, y, x + w, y + h}}
-}
-
-// copyOf returns a copy of a row that shares nothing with it.
-func copyOf(row *fileRow) fileRow {
-	other := *row
-	other.transform = slices.Clone(row.transform)
-	other.box = slices.Clone(row.box)
-	return other
+		scale: "1", bands: "1"}, hasBox: true, transform: [6]float64{dx, 0, x, 0, -dy, y + h}, box: [4]float64{x, y, x + w, y + h}}
 }
 
 // copernicus is laid out as GLO-30 and GLO-90 are in the bucket on AWS: pixels are registered at
@@ -129,7 +121,7 @@ func (d delivery) checkExpecting(t *testing.T, expected expectation) (*fileSet, 
 	s := newFileSet(int64(len(d.rows)), storedExpectation{expectation: expected})
 	paths := map[int64]flawRow{}
 	for i, path := range slices.Sorted(maps.Keys(d.rows)) {
-		row := copyOf(d.rows[path])
+		row := *d.rows[path]
 		row.id = int64(i + 1)
 		paths[row.id] = flawRow{ID: row.id, Path: path, Text: row.status}
 		s.add(row)
@@ -190,7 +182,7 @@ func TestContents(t *testing.T) {
 	all := deliveries()
 	d := all[slices.IndexFunc(all, func(d delivery) bool { return d.name == "UTM" })]
 	d.rows["readme.txt"] = &fileRow{path: "readme.txt", fileKind: fileKind{status: fileStatusUnsupported, format: "text"}}
-	copied := copyOf(d.rows[utmTile(505, 5410)])
+	copied := *d.rows[utmTile(505, 5410)]
 	d.rows["copy.tif"] = &copied
 	s, _ := d.check(t)
 	want := []contentCount{{"status", "1025 files ok, 1 file unsupported"}, {"format", "1025 files geotiff, 1 file text"},
@@ -231,7 +223,7 @@ func utmTile(column, row int) string {
 
 // moveTile moves a tile.
 func moveTile(f *fileRow, x, y float64) {
-	f.box = []float64{f.box[0] + x, f.box[1] + y, f.box[2] + x, f.box[3] + y}
+	f.box = [4]float64{f.box[0] + x, f.box[1] + y, f.box[2] + x, f.box[3] + y}
 }
 
 // faultsOfPlace are faults of where tiles lie.
@@ -241,7 +233,7 @@ func faultsOfPlace() []plantedFault {
 		{"a tile missing inside", "UTM", func(r map[string]*fileRow) { delete(r, at) }, map[string]string{"missing": "EPSG:25832 505000 5410000"}},
 		{"a missing corner beside a stray", "UTM", func(r map[string]*fileRow) {
 			delete(r, utmTile(500, 5400))
-			stray := copyOf(r[at])
+			stray := *r[at]
 			stray.path = "lot2/dgm1_32_900_5900_1_by.tif"
 			moveTile(&stray, 395_000, 490_000)
 			r[stray.path] = &stray
@@ -250,7 +242,7 @@ func faultsOfPlace() []plantedFault {
 			delete(r, utmTile(500, 5400))
 			delete(r, utmTile(510, 5400))
 			for path, f := range maps.Clone(r) {
-				lot := copyOf(f)
+				lot := *f
 				lot.path = "far" + strings.Replace(strings.Replace(path, "_5", "_6", 1), "_5", "_7", 1)
 				moveTile(&lot, 100_000, 2_000_000)
 				r[lot.path] = &lot
@@ -258,54 +250,54 @@ func faultsOfPlace() []plantedFault {
 
 			for _, column := range []int{600, 610} { // of which nothing is missing
 				path := fmt.Sprintf("farlot1/dgm1_32_%d_7400_1_by.tif", column)
-				f := copyOf(r["farlot1/dgm1_32_601_7400_1_by.tif"])
+				f := *r["farlot1/dgm1_32_601_7400_1_by.tif"]
 				f.path = path
 				moveTile(&f, float64(column-601)*1000, 0)
 				r[path] = &f
 			}
 		}, map[string]string{"missing": "EPSG:25832 500000 5400000|EPSG:25832 510000 5400000"}},
 		{"a copy", "UTM", func(r map[string]*fileRow) {
-			f := copyOf(r[at])
+			f := *r[at]
 			f.path = strings.Replace(at, ".tif", " (1).tif", 1)
 			f.modified++
 			r[f.path] = &f
 		}, map[string]string{"duplicate": "lot1/dgm1_32_505_5410_1_by (1).tif: the same extent, pixels and size in bytes as " + at}},
 		{"an older version", "UTM", func(r map[string]*fileRow) {
-			f := copyOf(r[at])
+			f := *r[at]
 			f.path = "old1/" + strings.TrimPrefix(at, "lot1/")
 			f.modified -= 1e15
 			f.size++
 			r[f.path] = &f
 		}, map[string]string{"overlap": "old1/dgm1_32_505_5410_1_by.tif: the same extent as a newer file: " + at}},
 		{"an older version of the same name", "UTM", func(r map[string]*fileRow) {
-			f := copyOf(r[at])
+			f := *r[at]
 			f.path = "lot9/" + strings.TrimPrefix(at, "lot1/")
 			f.modified -= 1e15
 			f.size++
 			r[f.path] = &f
 		}, map[string]string{"overlap": "lot9/dgm1_32_505_5410_1_by.tif: the same extent as a newer file: " + at}},
 		{"moved by half a pixel", "UTM", func(r map[string]*fileRow) { moveTile(r[at], 0.5, -0.5) },
-			map[string]string{"misaligned": at + ": its edges are off by 0.5 pixels in the west, -0.5 south, 0.5 east, -0.5 north"}},
+			map[string]string{"misaligned": at + ": moved by 0.5 pixels in x, -0.5 in y"}},
 		{"moved by 30 pixels", "UTM", func(r map[string]*fileRow) { moveTile(r[at], 30, 0) }, map[string]string{
-			"misaligned": at + ": its edges are off by 30 pixels in the west, 0 south, 30 east, 0 north", "overlap": at + ": it overlaps 1 tile by 3 % of a tile, first " + utmTile(506, 5410)}},
+			"misaligned": at + ": moved by 30 pixels in x, 0 in y", "overlap": at + ": it overlaps 1 tile by 0.03 km², first " + utmTile(506, 5410)}},
 		{"moved by 400 m in x and y", "UTM", func(r map[string]*fileRow) { moveTile(r[at], 400, 400) }, map[string]string{
-			"misaligned": at + ": its edges are off by 400 pixels in the west, 400 south, 400 east, 400 north", "overlap": at + ": it overlaps 3 tiles by 64 % of a tile, first " + utmTile(505, 5411)}},
+			"misaligned": at + ": moved by 400 pixels in x, 400 in y", "overlap": at + ": it overlaps 3 tiles by 0.64 km², first " + utmTile(505, 5411)}},
 		{"moved by one tile", "UTM", func(r map[string]*fileRow) { moveTile(r[at], 1000, 0) }, map[string]string{
 			"missing": "EPSG:25832 505000 5410000", "name": at + ": its lower left corner is at 506000, 5410000", "overlap": at + ": the same extent as a"}},
 		{"with a buffer of 200 m", "UTM", func(r map[string]*fileRow) {
-			r[at].box = []float64{504_800, 5_409_800, 506_200, 5_411_200}
-		}, map[string]string{"misaligned": at + ": its edges are off by -200 pixels in the west, -200 south, 200 east, 200 north",
-			"overlap": at + ": it overlaps 8 tiles by 96 % of a tile, first "}},
+			r[at].box = [4]float64{504_800, 5_409_800, 506_200, 5_411_200}
+		}, map[string]string{"misaligned": at + ": larger than its cell by 200 pixels in the west, 200 south, 200 east, 200 north",
+			"overlap": at + ": it overlaps 8 tiles by 0.96 km², first "}},
 		{"half a tile", "UTM", func(r map[string]*fileRow) { r[at].box[2] -= 500 }, map[string]string{
-			"misaligned": at + ": its edges are off by 0 pixels in the west, 0 south, -500 east, 0 north"}},
+			"misaligned": at + ": it covers 50 % of its cell: its edges are off by 0 pixels in the west, 0 south, -500 east, 0 north"}},
 		{"a mosaic beside its tiles", "UTM", func(r map[string]*fileRow) {
-			f := copyOf(r[at])
+			f := *r[at]
 			f.path = "lot1/mosaic.tif"
 			f.size = 4 * f.size
 			f.box[2] = f.box[2] + 1000
 			f.box[3] = f.box[3] + 1000
 			r[f.path] = &f
-		}, map[string]string{"misaligned": "lot1/mosaic.tif: its edges are off by", "overlap": "lot1/mosaic.tif: it overlaps 4 tiles by 400 % of a tile, first " + at}},
+		}, map[string]string{"misaligned": "lot1/mosaic.tif: larger than its cell by", "overlap": "lot1/mosaic.tif: it overlaps 4 tiles by 4 km², first " + at}},
 	}
 }
 
@@ -338,7 +330,7 @@ func faultsOfKind() []plantedFault {
 		{"many tiles of another zone", "UTM", func(r map[string]*fileRow) {
 			for column := range 10 {
 				for row := range 10 {
-					f := copyOf(r[at])
+					f := *r[at]
 					f.path = fmt.Sprintf("lot3/dgm1_33_%d_%d_1_by.tif", 300+column, 5400+row)
 					f.system = "EPSG:25833"
 					moveTile(&f, float64(300+column-505)*1000, float64(5400+row-5410)*1000)
@@ -420,16 +412,16 @@ func faultsOfNames() []plantedFault {
 		}, map[string]string{"name": "N05E007.hgt: its lower left corner|S05E007.hgt: its lower left corner"}},
 		{"swapped axes", "LV95", func(r map[string]*fileRow) {
 			f := r["swissalti3d_2019_2610-1190_0.5_2056_5728.tif"]
-			f.box = []float64{f.box[1], f.box[0], f.box[3], f.box[2]}
+			f.box = [4]float64{f.box[1], f.box[0], f.box[3], f.box[2]}
 		}, map[string]string{"far": "swissalti3d_2019_2610-1190", "name": "swissalti3d_2019_2610-1190", "missing": "EPSG:2056 2610000 1190000"}},
 		{"swapped axes, a name without coordinates", "British", func(r map[string]*fileRow) { moveTile(r["ny/ny0705_dtm_1m.tif"], 198_000, -202_000) },
 			map[string]string{"far": "ny/ny0705_dtm_1m.tif", "missing": "EPSG:27700 307000 505000"}},
 		{"names without coordinates", "UTM", func(r map[string]*fileRow) {
 			for _, name := range []string{"lot1/overview.tif", "lot1/preview 7.tif"} {
-				f := copyOf(r[at])
+				f := *r[at]
 				f.path = name
 				f.size = 9000 + int64(len(name))
-				f.box = []float64{500_000, 5_400_000, 532_000, 5_432_000}
+				f.box = [4]float64{500_000, 5_400_000, 532_000, 5_432_000}
 				f.transform[0] = 100
 				f.transform[4] = -100
 				r[name] = &f

@@ -606,5 +606,5 @@ func xmlText(text string) string {
 		}
 		return r
 	}
-	return strings.Map(replace, cleanText(text, len(text)))
+	return strings.Map(replace, cleanText([]byte(text), len(text)))
 }

@@ -64,15 +64,15 @@ func (a *analyzer) updateExpectation(w http.ResponseWriter, r *http.Request) err
 	decode := func(e *expectation) error {
 		return decodeJSON(r, e) // fields that are left out keep their values
 	}
-	after, err := changeExpectation(r.Context(), a.core.db, actorOf(r), pathID(r, "id"), decode)
+	after, _, err := changeExpectation(r.Context(), a.core.db, actorOf(r), pathID(r, "id"), decode)
 	wake(a.queued)
 	return writeEntity(w, after, "", err)
 }
 
 // changeExpectation changes the expectation of a dataset, and queues an analysis that only checks
-// its rows, as queueChecks says.
+// its rows. It returns the id of that analysis, or 0 if queueChecks has queued none.
 func changeExpectation(ctx context.Context, db *pgxpool.Pool, by actor, datasetID int64,
-	change func(*expectation) error) (after storedExpectation, err error) {
+	change func(*expectation) error) (after storedExpectation, analysisID int64, err error) {
 	const query = `
 		INSERT INTO dataset_expectations (dataset_id, expectation)
 		VALUES ($1, $2)
@@ -105,14 +105,14 @@ func changeExpectation(ctx context.Context, db *pgxpool.Pool, by actor, datasetI
 			after.UpdatedAt = &changed
 		}
 
-		err = queueChecks(ctx, tx, by.name, d.ID, 0)
+		analysisID, err = queueChecks(ctx, tx, by.name, d.ID, 0)
 		if !isChanged {
 			return nil, nil, err
 		}
 		return before, after.audited(), err
 	})
 
-	return after, err
+	return after, analysisID, err
 }
 
 // audited returns the expectation as the audit log shows it, with a hash of the boundary.
@@ -129,12 +129,12 @@ func (e expectation) audited() map[string]any {
 	return shown
 }
 
-// queueChecks queues an analysis that only places and checks the rows of a dataset. It queues none
-// in these cases: the dataset was never analysed; an analysis has
+// queueChecks queues an analysis that only places and checks the rows of a dataset, and returns its
+// id. It queues none and returns 0 in these cases: the dataset was never analysed; an analysis has
 // not ended; the last results are not outdated (see outdatedResults). after is the analysis that
 // was canceled or has failed just now, or 0. If that one only checked, or its checks failed, none
 // is queued either, because this would repeat without end.
-func queueChecks(ctx context.Context, tx pgx.Tx, by string, datasetID, after int64) error {
+func queueChecks(ctx context.Context, tx pgx.Tx, by string, datasetID, after int64) (int64, error) {
 	const query = `
 		INSERT INTO analyses (
 			dataset_id,
@@ -158,10 +158,11 @@ func queueChecks(ctx context.Context, tx pgx.Tx, by string, datasetID, after int
 				SELECT
 				FROM analyses
 				WHERE id = $3 AND (checks_only OR state = 'failed' AND step = 'check')
-			)`
+			)
+		RETURNING id`
 
-	_, err := execute(ctx, tx, "queue checks", query, datasetID, by, after)
-	return err
+	queued, err := collectOne[struct{ ID int64 }](ctx, tx, nil, "queue checks", query, datasetID, by, after)
+	return queued.ID, err
 }
 
 // outdatedResults is SQL for whether the expectation of dataset $1, or the CRS that is set for
@@ -179,8 +180,18 @@ const outdatedResults = `
 func (e *expectation) check() error {
 	var v invalid
 
-	for _, line := range e.lines() {
-		v.check(isLine(line.want, 1, 200), line.field, fieldMalformed, "must be one line of at most 200 characters")
+	texts := [...]struct {
+		field string
+		text  string
+	}{
+		{"crs", e.CRS},
+		{"vertical_crs", e.VerticalCRS},
+		{"sample_type", e.SampleType},
+		{"nodata", e.Nodata},
+		{"name", e.Name},
+	}
+	for _, of := range texts {
+		v.check(isLine(of.text, 0, 200), of.field, fieldMalformed, "must be one line of at most 200 characters")
 	}
 
 	isBraced := !strings.ContainsAny(nameParts().ReplaceAllString(e.Name, ""), "{}/")
@@ -282,21 +293,20 @@ type expectedLine struct {
 const lineOfHeights = "heights"
 
 // specifiedLine is a line of an expectation, before the files are compared with it.
-type specifiedLine struct{ field, name, want string }
+type specifiedLine struct{ name, want string }
 
-// lines returns what is specified, without the boundary. The fields are those of an expectation in
-// JSON, the names those of attributes.
+// lines returns what is specified, without the boundary. The names are those of attributes.
 func (e expectation) lines() []specifiedLine {
 	lines := []specifiedLine{
-		{"crs", "CRS", e.CRS},
-		{"vertical_crs", "vertical CRS", e.VerticalCRS},
-		{"posting", "posting", e.Posting},
-		{"sample_type", "data type", e.SampleType},
-		{"nodata", "nodata", e.Nodata},
-		{"width", "width", e.Width},
-		{"height", "height", e.Height},
-		{"name", "name", e.Name},
-		{"heights", lineOfHeights, e.Heights},
+		{"CRS", e.CRS},
+		{"vertical CRS", e.VerticalCRS},
+		{"posting", e.Posting},
+		{"data type", e.SampleType},
+		{"nodata", e.Nodata},
+		{"width", e.Width},
+		{"height", e.Height},
+		{"name", e.Name},
+		{lineOfHeights, e.Heights},
 	}
 
 	return slices.DeleteFunc(lines, func(line specifiedLine) bool { return line.want == "" })

@@ -249,9 +249,7 @@ func (c *catalogue) acceptFindings(w http.ResponseWriter, r *http.Request, in ac
 	v.check(isText(in.Note, 1000), "note", fieldMalformed, "must say why, in text of 1 to 1,000 characters")
 
 	for _, path := range paths {
-		text := valueOr(path, "/")
-		isPath := text != "" && len(text) <= maxPath && !strings.ContainsRune(text, 0)
-		v.check(isPath, "path", fieldMalformed,
+		v.check(path == nil || isFindingPath(*path), "path", fieldMalformed,
 			"must be the path of a finding, a folder with a slash at its end, or a pattern; "+
 				"leave it out to accept all findings of the code")
 	}
@@ -284,6 +282,11 @@ func (c *catalogue) acceptFindings(w http.ResponseWriter, r *http.Request, in ac
 	})
 
 	return writeCreated(w, object{"items": accepted, "next_cursor": nil}, "", err)
+}
+
+// isFindingPath reports whether a path of findings can be accepted.
+func isFindingPath(path string) bool {
+	return path != "" && len(path) <= maxPath && !strings.ContainsRune(path, 0)
 }
 
 // reopenFinding answers DELETE /api/v1/datasets/{id}/accepted-findings/{accepted}. The report then

@@ -19,6 +19,7 @@ const (
 	maxPictureWork = 1 << 30 // of the decodeBudget of the picture of a file
 	maxTileWork    = 1 << 28 // likewise: 32 million samples of 32 bits, whole blocks
 	maxTileFiles   = 64      // a tile that more files meet is empty
+	maxProjections = 1 << 30 // pixels of a picture, for all files together
 	maxTileZoom    = 24
 	tileSize       = 256 // pixels
 )
@@ -246,6 +247,7 @@ func (c *catalogue) drawHeights(
 
 	callerOf(r).slots.leavePool()
 	budget := &decodeBudget{maxTileWork}
+	projections := &decodeBudget{maxProjections}
 	for _, file := range files {
 		p := part(file)
 		hasVoid := slices.ContainsFunc(p.heights, math.IsNaN)
@@ -253,12 +255,12 @@ func (c *catalogue) drawHeights(
 			continue
 		}
 
-		// To project a pixel counts as to decode a byte, or 16 where the map is curved.
+		// Where the map is curved, a pixel takes some 16 times as long.
 		work := len(p.places)
 		if p.isCurved {
 			work *= 16
 		}
-		if budget.spend(float64(work)) != nil {
+		if projections.spend(float64(work)) != nil {
 			break
 		}
 

@@ -13,7 +13,7 @@ import (
 
 // checksVersion is stored with results. Raise it when the checks may find something else in the
 // same rows: then they run again after the next analysis, even if no file has changed.
-const checksVersion = 4
+const checksVersion = 3
 
 // results holds all that the checks found in the rows of a dataset. It is stored when an analysis
 // ends.
@@ -51,7 +51,7 @@ type findingRow struct {
 	tile   *missingTile
 }
 
-// findingKey is the code of findings, with a folder.
+// findingKey is the code of findings, with a path or a folder.
 type findingKey struct {
 	code string
 	name string
@@ -369,6 +369,13 @@ func (r *results) storeSummary(ctx context.Context, tx pgx.Tx, datasetID int64) 
 	return err
 }
 
+// formerFinding is a finding of the results before.
+type formerFinding struct {
+	Code      string
+	Path      string
+	FirstSeen int64
+}
+
 // store replaces the results of a dataset. A finding that was there before keeps its first_seen.
 func (r *results) store(ctx context.Context, tx pgx.Tx, datasetID int64) error {
 	const remove = `
@@ -376,13 +383,10 @@ func (r *results) store(ctx context.Context, tx pgx.Tx, datasetID int64) error {
 			DELETE FROM dataset_gaps WHERE dataset_id = $1
 		), totals AS (
 			DELETE FROM dataset_finding_totals WHERE dataset_id = $1
-		), findings AS (
-			DELETE FROM dataset_findings
-			WHERE dataset_id = $1
-			RETURNING code || ' ' || path AS finding, first_seen
 		)
-		SELECT coalesce(jsonb_object_agg(finding, first_seen), '{}')
-		FROM findings`
+		DELETE FROM dataset_findings
+		WHERE dataset_id = $1
+		RETURNING code, path, first_seen`
 
 	if err := r.storeSummary(ctx, tx, datasetID); err != nil {
 		return err
@@ -393,15 +397,19 @@ func (r *results) store(ctx context.Context, tx pgx.Tx, datasetID int64) error {
 		return err
 	}
 
-	// By code and path. A code has no blank.
-	firstSeen, err := scalar[map[string]int64](ctx, tx, "remove former findings", remove, datasetID)
+	former, err := collect[formerFinding](ctx, tx, "remove former findings", remove, datasetID)
 	if err != nil {
 		return err
 	}
 
+	firstSeen := map[findingKey]int64{} // by code and path
+	for _, f := range former {
+		firstSeen[findingKey{f.Code, f.Path}] = f.FirstSeen
+	}
+
 	var findings, totals, gaps [][]any
 	for _, f := range r.findings {
-		first := cmp.Or(firstSeen[f.code+" "+f.path], r.analysisID)
+		first := cmp.Or(firstSeen[findingKey{f.code, f.path}], r.analysisID)
 		findings = append(findings, []any{
 			datasetID,
 			f.code,

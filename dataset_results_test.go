@@ -263,8 +263,8 @@ func TestManyMissingTiles(t *testing.T) {
 	const n = 3000
 	add := func(x, y float64) {
 		x, y = x*1000, y*1000
-		s.add(fileRow{path: fmt.Sprint(len(s.files)), fileKind: fileKind{status: fileStatusOK, system: "EPSG:25832"},
-			transform: []float64{10, 0, x, 0, -10, y + 1000}, box: []float64{x, y, x + 1000, y + 1000}})
+		s.add(fileRow{path: fmt.Sprint(len(s.files)), fileKind: fileKind{status: fileStatusOK, system: "EPSG:25832"}, hasBox: true,
+			transform: [6]float64{10, 0, x, 0, -10, y + 1000}, box: [4]float64{x, y, x + 1000, y + 1000}})
 	}
 	for i := range n {
 		add(float64(i), 0)

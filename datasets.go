@@ -354,7 +354,7 @@ func (c *catalogue) updateDataset(w http.ResponseWriter, r *http.Request, in dat
 			query, d.ID, after.Name, after.Description, after.Requires, after.About, isPlacedAnew, after.Notify,
 		)
 		if err == nil && isPlacedAnew {
-			err = queueChecks(ctx, tx, by.name, d.ID, 0)
+			_, err = queueChecks(ctx, tx, by.name, d.ID, 0)
 		}
 		return d, after, err
 	})

@@ -55,7 +55,7 @@ func problemIn(err error) *problem {
 // notFound returns the 404 for an object that does not exist, as in "No dataset 99." An id that is
 // 0 or noUUID stands for text that is no id at all.
 func notFound(kind string, id any) error {
-	name := cleanText(fmt.Sprintf("%s %v", kind, id), maxNameText)
+	name := cleanText(fmt.Appendf(nil, "%s %v", kind, id), maxNameText)
 
 	if id == int64(0) || id == noUUID {
 		name = "such " + kind

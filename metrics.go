@@ -40,7 +40,7 @@ type routeCounts struct {
 // count counts an answered request.
 func (c *routeCounts) count(status int, took time.Duration) {
 	c.codes[min(max(status, 0), len(c.codes)-1)].Add(1)
-	c.microseconds.Add(uint64(took.Microseconds()))
+	c.microseconds.Add(uint64(max(took.Microseconds(), 0)))
 	bucket, _ := slices.BinarySearch(durationBounds(), took.Seconds())
 	c.durations[bucket].Add(1)
 }

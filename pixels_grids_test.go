@@ -519,7 +519,7 @@ func TestBBoxHeights(t *testing.T) {
 		"damaged.tif, ok: -6 to 10, mean 2, deviation 5.3852, 0 voids, 2 damaged: strip 1 at",
 		"good.tif, ok: -6 to 40, mean 17, deviation 14.2829, 0 voids, 0 damaged: ",
 		"infinite.tif, ok:  to , mean , deviation NaN, 35 voids, 0 damaged: ", // all null
-		"notes.txt, unsupported: it seems to be text, which is not supported",
+		"notes.txt, unsupported: it seems to be a text file, which is not supported",
 		"packed.tif, ok: compressed with ZSTD",
 		"squares.tif, ok: 0 to 1797",
 	}

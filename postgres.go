@@ -585,6 +585,7 @@ func findServerPrograms(version string, patterns ...string) (dir string, err err
 	}
 
 	newest := 0
+	found := "none"
 	for _, pattern := range patterns {
 		folders, _ := filepath.Glob(pattern) // a folder in PATH may be a malformed pattern
 		for _, folder := range folders {
@@ -595,18 +596,20 @@ func findServerPrograms(version string, patterns ...string) (dir string, err err
 			if major > newest {
 				dir = programs
 				newest = major
+				found = fmt.Sprintf("%d in %s", major, programs)
 			}
 		}
 	}
 
 	if version != "" {
-		return "", fmt.Errorf("the data directory needs the server programs of PostgreSQL %s: "+
+		return "", fmt.Errorf("the data directory needs the server programs of PostgreSQL %s (found: %s): "+
 			"apt-get install postgresql-%[1]s",
-			version)
+			version, found)
 	}
 	if newest < 15 {
-		return "", errors.New("the server programs of PostgreSQL 15 or later are not installed: " +
-			"apt-get install postgresql")
+		return "", fmt.Errorf("the server programs of PostgreSQL 15 or later are not installed (found: %s): "+
+			"apt-get install postgresql",
+			found)
 	}
 	return dir, nil
 }

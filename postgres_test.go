@@ -665,9 +665,9 @@ func TestFindServerPrograms(t *testing.T) {
 		{"", linked, []string{old, beta, half}, beta, ""},
 		{"15", old + ":" + beta, []string{linked}, fifteen, ""},
 		{"14", beta, []string{old}, old, ""},
-		{"", old, []string{half, filepath.Join(old, "missing-*")}, "", "PostgreSQL 15 or later are not installed: apt-get install postgresql"},
-		{"", "/nonexistent", nil, "", "are not installed: apt-get install postgresql"},
-		{"17", fifteen, nil, "", "needs the server programs of PostgreSQL 17: apt-get install postgresql-17"},
+		{"", old, []string{half, filepath.Join(old, "missing-*")}, "", "PostgreSQL 15 or later are not installed (found: 14 in " + old + "): apt-get install postgresql"},
+		{"", "/nonexistent", nil, "", "(found: none): apt-get install postgresql"},
+		{"17", fifteen, nil, "", "needs the server programs of PostgreSQL 17 (found: 15 in " + fifteen + "): apt-get install postgresql-17"},
 	} {
 		got, err := findServerPrograms(check.version, append(filepath.SplitList(check.path), check.folders...)...)
 		if got != check.want || (err == nil) != (check.wantErr == "") || err != nil && (!strings.HasSuffix(err.Error(), check.wantErr) || strings.Contains(err.Error(), "\n")) {
