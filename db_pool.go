@@ -19,8 +19,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// How long the database may take to accept a connection, on each host, and to answer a probe. When
-// the service starts, the database may be starting too.
+// How long the database may take to accept a connection, on each host, and to answer a probe. While
+// the service or a command starts, the database may be starting too.
 const (
 	connectTimeout = time.Second
 	startTimeout   = 5 * time.Second
@@ -34,12 +34,13 @@ const maxProbes = 3
 // database holds three pools of connections to PostgreSQL: for requests, for analyses, and for the
 // service's own probes and heartbeats. No pool waits for another.
 type database struct {
-	pool     *pgxpool.Pool
-	work     *pgxpool.Pool
-	probes   *pgxpool.Pool
-	dialedAt sync.Map // of all pools: the time.Time at which each open net.Conn was made
-	down     atomic.Bool
-	outages  atomic.Int64 // how often the database became unreachable
+	pool      *pgxpool.Pool
+	work      *pgxpool.Pool
+	probes    *pgxpool.Pool
+	dialedAt  sync.Map    // of all pools: the time.Time at which each open net.Conn was made
+	isWatched atomic.Bool // the service has started
+	down      atomic.Bool
+	outages   atomic.Int64 // how often the database became unreachable
 }
 
 // trackedConn is a connection that stands in a map until it is closed.
@@ -72,7 +73,6 @@ func openDatabase(ctx context.Context, config *pgxpool.Config) (*database, error
 		return nil, fmt.Errorf("connect to the database: %w", err)
 	}
 
-	config.ConnConfig.ConnectTimeout = connectTimeout
 	if pooled {
 		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	}
@@ -89,17 +89,24 @@ func openDatabase(ctx context.Context, config *pgxpool.Config) (*database, error
 		return p.IdleDuration > 250*time.Millisecond // the database may have been restarted meanwhile
 	}
 
-	// A connection has a second to be made, and one that cancels a statement has a second for that:
-	// a slot of the pool is free again only after both.
+	// Once the service runs, a connection has a second to be made, and one that cancels a statement
+	// has a second for that: a slot of the pool is free again only after both.
 	dial := config.ConnConfig.DialFunc
 	config.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := dial(ctx, network, address)
+		limit := startTimeout
+		if d.isWatched.Load() {
+			limit = connectTimeout
+		}
+		dialing, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+
+		conn, err := dial(dialing, network, address)
 		if err != nil {
 			return nil, err
 		}
 		tracked := &trackedConn{conn, &d.dialedAt}
 		d.dialedAt.Store(tracked, time.Now())
-		return tracked, conn.SetDeadline(time.Now().Add(connectTimeout))
+		return tracked, conn.SetDeadline(time.Now().Add(limit))
 	}
 
 	utc := &pgtype.TimestamptzCodec{ScanLocation: time.UTC}
@@ -161,6 +168,7 @@ func isBehindPooler(ctx context.Context, config *pgx.ConnConfig) (bool, error) {
 // watch probes the database once a second, until ctx ends. If the database does not answer, watch
 // drops every connection that is older than the probe: a new one may lead to another server.
 func (d *database) watch(ctx context.Context, log *slog.Logger) {
+	d.isWatched.Store(true)
 	tick := time.Tick(time.Second)
 	for {
 		select {
