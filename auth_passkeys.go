@@ -205,8 +205,8 @@ type passkeyRequest struct {
 // browser is trusted to send the user's own key. The other sessions end, and a login under way
 // fails, because they may have been opened without a second factor.
 func (a *accounts) createOwnPasskey(w http.ResponseWriter, r *http.Request, in passkeyRequest) error {
-	// createTOTP asks the owner of a passkey for it before it shows the secret of an app. A secret
-	// that was shown before this passkey existed went around that, so it is deleted.
+	// createTOTP shows the secret of an app only to somebody who has used a passkey, if the account
+	// has one. A secret that was shown before is not safe in this way, so it is deleted.
 	const query = `
 		WITH void AS (
 			DELETE FROM totp_secrets

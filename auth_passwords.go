@@ -51,8 +51,8 @@ const queuePerCore = 64
 
 // passwordHasher makes and compares password hashes. It computes at most one on each core at a
 // time: more would be slower together and need 19 MiB each. The caller of a method "InSlot" must
-// hold a slot of the queue; the method hash takes one itself. A request holds this slot beside
-// those of its class.
+// hold a slot of the queue; the method hash takes one itself. The request holds it in addition to
+// the slots of its class.
 type passwordHasher struct {
 	argon   argonParameters
 	queue   *limiter      // requests that hash a password or are about to, all as one caller: everybody

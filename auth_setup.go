@@ -85,8 +85,8 @@ func (a *accounts) ensureAdministrator(ctx context.Context) error {
 			"file", file, "page", a.core.cfg.baseURL+"/set-password")
 	}
 
-	// The file goes after the commit. If Cairn ends between both, a file with a void token is left,
-	// never a valid token without its file.
+	// The file is removed after the commit. If Cairn ends between the two, a file with a void token
+	// is left, never a valid token without its file.
 	if err == nil && isObsolete {
 		return removeIfThere(file)
 	}

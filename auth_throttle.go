@@ -47,8 +47,8 @@ type attempt struct {
 func (a *accounts) newGuess(ctx context.Context, userID, login string, address netip.Addr) (attempt, error) {
 	// A subject is an HMAC of the name, so each key of the ring gives another one. A count that has
 	// begun under an older key goes on under it: a new signing key forgives nobody. Both rules that
-	// have a subject use the same one. The query looks for it in the running counts: first in that
-	// of the lockout, then in the newest of this network. Without any, the signing key makes it.
+	// have a subject use the same one. The query takes it from the running count of the lockout, or
+	// else from the newest count in this network. If neither runs, the signing key makes it.
 	const query = `
 		WITH begun AS (
 			SELECT account

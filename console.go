@@ -88,7 +88,7 @@ type refusal struct {
 	Code       problemCode
 	RequestID  string
 	Fields     map[string]string // what is wrong with each field
-	TakesFocus bool              // no field that is wrong takes it
+	TakesFocus bool              // because no field can that is wrong
 	RetryAfter time.Duration
 }
 
@@ -283,7 +283,8 @@ func (c *console) writeErrorPage(w *responseWriter, r *http.Request, p *page, wr
 	}
 	p.Refusal = newRefusal(wrong, w.requestID)
 
-	// The first pass finds the label of the first wrong field, which the page shows at its top.
+	// The refusal stands above the fields, but needs the label of the first wrong field. So the
+	// page is executed twice: the first time, Field stores the label in the refusal.
 	draft := *p
 	c.pages.ExecuteTemplate(io.Discard, p.Template, &draft) // the second pass has the same error
 	p.Refusal.TakesFocus = !draft.hasFocus

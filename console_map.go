@@ -101,7 +101,7 @@ func (api *apiReader) wholeMap(d datasetDetails) (whole *coverage, box mapBox) {
 
 // readViewBox returns the box in the parameter of that name, or nil if it is empty or api.err is
 // set already. The box has size numbers: 4, or 2 of a point, which is a box without an area.
-// readViewBox stores an error in api.err; the box means nothing then.
+// readViewBox stores an error in api.err. Then the box must not be used.
 func readViewBox(api *apiReader, query url.Values, name string, size int) *mapBox {
 	text := query.Get(name)
 	if text == "" || api.err != nil {

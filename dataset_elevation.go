@@ -30,8 +30,8 @@ type elevation struct {
 // Limits of requests for heights.
 const (
 	maxHeightPoints = 1000
-	maxHeightFiles  = 20      // whose boxes hold a point, the finest
-	maxHeightBoxes  = 1000    // that hold a point, among which the finest are looked for
+	maxHeightFiles  = 20      // that may be asked for a point: the finest of those whose boxes hold it
+	maxHeightBoxes  = 1000    // that are looked at for a point
 	maxHeightWork   = 3 << 30 // of the decodeBudget of a request
 )
 
@@ -83,6 +83,8 @@ func (c *catalogue) getElevation(w http.ResponseWriter, r *http.Request) error {
 		return c.postElevation(w, r, in)
 	}
 
+	// The filter checks the point. It is read again, because the filter's box keeps no longitude of
+	// a pole.
 	_, err := readFileFilter(url.Values{"point": {query.Get("point")}})
 	if err != nil {
 		return err

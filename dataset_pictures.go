@@ -216,9 +216,10 @@ func (c *catalogue) getTile(w http.ResponseWriter, r *http.Request) error {
 }
 
 // drawHeights draws the heights that the dataset in the path has in a box. part returns the part of
-// the picture that a file may lie in. The finest file that has a height at a pixel counts. Up to
-// maxTileFiles files are read; those whose heights cannot be read are left out. Of more files, the
-// grids count that analyses with heights have kept. Of more than limit, none is drawn.
+// the picture that a file may lie in. The finest file that has a height at a pixel counts. If up to
+// maxTileFiles files meet the box, they are read, but for those whose heights cannot be read. If
+// more files meet it, their grids are drawn, which analyses with heights have kept. If more than
+// limit files meet it, the picture stays empty.
 func (c *catalogue) drawHeights(
 	r *http.Request,
 	box *mapBox,

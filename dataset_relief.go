@@ -12,6 +12,7 @@ const maxReliefFiles = 5000
 // getDatasetRelief answers GET /api/v1/datasets/{id}/relief.png with the heights in the map that
 // coverage.svg draws for the same bbox, pixel by pixel.
 func (c *catalogue) getDatasetRelief(w http.ResponseWriter, r *http.Request, _ dataset) error {
+	// Without the parameter, the filter refuses the empty text.
 	asked, err := readFileFilter(url.Values{"bbox": {r.URL.Query().Get("bbox")}})
 	if err != nil {
 		return err

@@ -203,14 +203,21 @@ func TestKeptGrid(t *testing.T) {
 	}
 }
 
+// startWithHills starts a service with a dataset of one file, which lies in the box 7, 46.9, 7.1, 47.
+func startWithHills(t *testing.T) (ts *testServer, c client, dataset string) {
+	t.Helper()
+	ts = startServer(t, nil)
+	c = ts.signIn("root", "all")
+	ts.write("d", map[string]string{"a.tif": string(reliefTile(2, 4326, 7, 47, 0.1, hills).build())})
+	dataset = c.addDataset("d")
+	c.analyze(dataset, nil)
+	return ts, c, dataset
+}
+
 // TestReliefIsRefused: a relief needs a box, and what tiles need.
 func TestReliefIsRefused(t *testing.T) {
 	t.Parallel()
-	ts := startServer(t, nil)
-	c := ts.signIn("root", "all")
-	ts.write("d", map[string]string{"a.tif": string(reliefTile(2, 4326, 7, 47, 0.1, hills).build())})
-	dataset := c.addDataset("d")
-	c.analyze(dataset, nil)
+	ts, c, dataset := startWithHills(t)
 	relief := dataset + "/relief.png"
 	c.picture(relief + "?bbox=7,46.9,7.1,47")
 	c.picture(relief + "?bbox=7,47,7,47")
@@ -231,11 +238,7 @@ func TestReliefIsRefused(t *testing.T) {
 // TestReliefOnPage: the map of a dataset has the relief for those who may read files, and two clicks lead to a profile.
 func TestReliefOnPage(t *testing.T) {
 	t.Parallel()
-	ts := startServer(t, nil)
-	c := ts.signIn("root", "all")
-	ts.write("d", map[string]string{"a.tif": string(reliefTile(2, 4326, 7, 47, 0.1, hills).build())})
-	dataset := c.addDataset("d")
-	c.analyze(dataset, nil)
+	ts, _, dataset := startWithHills(t)
 	page := "/datasets/" + filepath.Base(dataset)
 	browser := ts.browse("root")
 	checkHas(t, "page", browser.shows(200, "GET", page, ""), `href="/api/v1`+page+`/relief.png?bbox=7%2c46.9%2c7.1%2c47"`)

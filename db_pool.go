@@ -34,13 +34,13 @@ const maxProbes = 3
 // database holds three pools of connections to PostgreSQL: for requests, for analyses, and for the
 // service's own probes and heartbeats. No pool waits for another.
 type database struct {
-	pool      *pgxpool.Pool
-	work      *pgxpool.Pool
-	probes    *pgxpool.Pool
-	dialedAt  sync.Map    // of all pools: the time.Time at which each open net.Conn was made
-	isWatched atomic.Bool // the service has started
-	down      atomic.Bool
-	outages   atomic.Int64 // how often the database became unreachable
+	pool       *pgxpool.Pool
+	work       *pgxpool.Pool
+	probes     *pgxpool.Pool
+	dialedAt   sync.Map    // of all pools: the time.Time at which each open net.Conn was made
+	hasStarted atomic.Bool // the service has; a command never does
+	down       atomic.Bool
+	outages    atomic.Int64 // how often the database became unreachable
 }
 
 // trackedConn is a connection that stands in a map until it is closed.
@@ -94,7 +94,7 @@ func openDatabase(ctx context.Context, config *pgxpool.Config) (*database, error
 	dial := config.ConnConfig.DialFunc
 	config.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
 		limit := startTimeout
-		if d.isWatched.Load() {
+		if d.hasStarted.Load() {
 			limit = connectTimeout
 		}
 		dialing, cancel := context.WithTimeout(ctx, limit)
@@ -168,7 +168,7 @@ func isBehindPooler(ctx context.Context, config *pgx.ConnConfig) (bool, error) {
 // watch probes the database once a second, until ctx ends. If the database does not answer, watch
 // drops every connection that is older than the probe: a new one may lead to another server.
 func (d *database) watch(ctx context.Context, log *slog.Logger) {
-	d.isWatched.Store(true)
+	d.hasStarted.Store(true)
 	tick := time.Tick(time.Second)
 	for {
 		select {

@@ -127,7 +127,7 @@ const (
 // checkJSON checks that a text is one JSON object with nothing after it. The object has at most
 // maxNames names, none of them twice. Names are lower case, as all names of Cairn are. A list among
 // the values has at most maxListItems items. checkJSON does not look into inner objects, such as
-// the geometry of a search. No body below /auth and of users, roles or messages has any.
+// the geometry of a search. Bodies below /auth, of users, of roles and of messages have none.
 func checkJSON(body []byte) error {
 	var object json.RawMessage
 	dec := json.NewDecoder(bytes.NewReader(body))

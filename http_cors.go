@@ -10,8 +10,8 @@ import (
 // contents of files.
 var sharedPaths = regexp.MustCompile(`^/api/v1/(stac|datasets/[0-9]+/data)(/|$)`)
 
-// isCrossOrigin reports whether the request would be refused as one of another origin's page if it
-// had this method. Methods that only read always pass.
+// isCrossOrigin reports whether Cairn would refuse the request, as one from a page of another
+// origin, if it had this method. A method that only reads is never refused.
 func (c *core) isCrossOrigin(r *http.Request, method string) bool {
 	other := r.Clone(r.Context())
 	other.Method = method

@@ -28,8 +28,8 @@ type heightStatistics struct {
 	// middle of each sixteenth of it, from west to east or from north to south.
 	Edges [4][edgeHeights]height `json:"edges"`
 
-	// Grid are heights at equal distances, from edge to edge, in rows from the north.
-	// It is left out if an older version has read the file.
+	// Grid are heights at equal distances, from edge to edge, in rows from the north. It is left
+	// out if an older version has read the file.
 	Grid []height `json:"grid,omitzero"`
 }
 

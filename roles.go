@@ -170,7 +170,8 @@ func (a *accounts) updateRole(w http.ResponseWriter, r *http.Request, c roleChan
 
 // deleteRole answers DELETE /api/v1/roles/{id}. With ?reassign=NAME, the holders get that role.
 // Without, a role with holders is a 409. The caller must hold the permissions of both roles.
-// Messages to the deleted role do not go to the other one: one without a role left reaches nobody.
+// Messages to the deleted role do not go to the other one. A message to this role alone then
+// reaches nobody.
 func (a *accounts) deleteRole(w http.ResponseWriter, r *http.Request) error {
 	const query = `
 		WITH dropped AS (
