@@ -297,9 +297,16 @@ func newPatientWriter(w http.ResponseWriter, r *http.Request) *patientWriter {
 // recheckInterval is how long a long answer goes on after the credential has ended.
 const recheckInterval = 10 * time.Second
 
-// ReadFrom sends a body through a buffer of 16 KiB. The buffer of io.Copy is twice as large.
+// ReadFrom sends a body through a buffer of 64 KiB, or of the range's length if that is less. With
+// the 32 KiB of io.Copy a large file takes a fifth longer.
 func (w *patientWriter) ReadFrom(body io.Reader) (int64, error) {
-	buffer := make([]byte, 16<<10)
+	size := int64(64 << 10)
+	limited, isLimited := body.(*io.LimitedReader) // as http.ServeContent sends a range
+	if isLimited {
+		size = max(1, min(size, limited.N)) // io.CopyBuffer takes no empty buffer
+	}
+
+	buffer := make([]byte, size)
 	onlyWrite := struct{ io.Writer }{w} // without ReadFrom, which io.CopyBuffer would call
 	return io.CopyBuffer(onlyWrite, body, buffer)
 }

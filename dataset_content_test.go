@@ -352,10 +352,10 @@ func (ts *testServer) byteForByte(c client, request string) (status int, body []
 	return response.StatusCode, body
 }
 
-// TestSlowReaders: 200 clients that read a large file slowly hold no connection to the database, at most 64 KiB each, and
-// nobody up. It is not parallel: it measures memory.
+// TestSlowReaders: 200 clients that read a large file slowly hold no connection to the database, at most 112 KiB each
+// (a buffer of 64 KiB, a connection and its goroutines), and nobody up. It is not parallel: it measures memory.
 func TestSlowReaders(t *testing.T) {
-	const readers, each = 200, 64 << 10
+	const readers, each = 200, 112 << 10
 	ts := startServer(t, nil)
 	dir := filepath.Join(ts.datasets, "large")
 	if err := os.Mkdir(dir, 0o755); err != nil {
