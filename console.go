@@ -54,6 +54,7 @@ const pagePolicy = "default-src 'none'; " +
 type page struct {
 	Template string
 	Title    string
+	Content  template.HTML  // what the template has written: see writePage
 	Data     any            // the page's own
 	Once     map[string]any // an answer of the API with a secret, which only this page shows
 	Version  string
@@ -72,7 +73,7 @@ type page struct {
 	Form    url.Values // what was typed in it
 	Refusal *refusal
 
-	hasFocus bool // an input has the focus
+	HasFocus bool // an input has the focus
 }
 
 // setFilter is a filter of a list that is set.
@@ -88,7 +89,6 @@ type refusal struct {
 	Code       problemCode
 	RequestID  string
 	Fields     map[string]string // what is wrong with each field
-	TakesFocus bool              // because no field can that is wrong
 	RetryAfter time.Duration
 }
 
@@ -105,6 +105,7 @@ func parsePages(passwordMin int) *template.Template {
 		"json":   jsonText,
 		"health": healthOf,
 		"input":  inputTime,
+		"device": deviceName,
 		"once":   rand.Text,
 		"name":   visibleName,
 		"kind":   kindText,
@@ -244,10 +245,16 @@ func (p *page) addReader(r *http.Request) {
 	}
 }
 
-// writePage answers with a page.
+// writePage answers with a page. The frame is written after its content: what it says about a
+// refusal above the content needs the label of the first wrong field, which Field notes.
 func (c *console) writePage(w http.ResponseWriter, status int, p *page) error {
-	var body bytes.Buffer
-	if err := c.pages.ExecuteTemplate(&body, p.Template, p); err != nil {
+	var content, body bytes.Buffer
+	err := c.pages.ExecuteTemplate(&content, p.Template, p)
+	if err == nil {
+		p.Content = template.HTML(content.String()) // safe: a template has written it
+		err = c.pages.ExecuteTemplate(&body, "frame", p)
+	}
+	if err != nil {
 		return fmt.Errorf("write page %s: %w", p.Template, err)
 	}
 
@@ -282,12 +289,6 @@ func (c *console) writeErrorPage(w *responseWriter, r *http.Request, p *page, wr
 		p.addReader(r)
 	}
 	p.Refusal = newRefusal(wrong, w.requestID)
-
-	// The refusal stands above the fields, but needs the label of the first wrong field. So the
-	// page is executed twice: the first time, Field stores the label in the refusal.
-	draft := *p
-	c.pages.ExecuteTemplate(io.Discard, p.Template, &draft) // the second pass has the same error
-	p.Refusal.TakesFocus = !draft.hasFocus
 
 	// After an error, nothing has been written yet.
 	err := c.writePage(w, wrong.status, p)
@@ -711,6 +712,39 @@ func (p *page) Filters(without string) string {
 	return set.Encode()
 }
 
+// Current returns the attribute aria-current of a link in the navigation: "page" on its own page,
+// "true" on a page below that, else "".
+func (p *page) Current(link string) string {
+	switch {
+	case p.Path == link:
+		return "page"
+	case strings.HasPrefix(p.Path, link+"/"):
+		return "true"
+	}
+	return ""
+}
+
+// deviceName returns the browser and the system in a User-Agent, as in "Firefox on Linux". Text
+// that names none, such as that of a program, stays as it is.
+func deviceName(agent string) string {
+	firstOf := func(names ...string) string {
+		for _, name := range names {
+			if strings.Contains(agent, name) {
+				return name
+			}
+		}
+		return ""
+	}
+
+	// A browser also names those that it resembles, so the order counts.
+	browser := firstOf("Edg", "Firefox", "Chrome", "Safari")
+	system := firstOf("Android", "iPhone", "iPad", "Windows", "Mac", "Linux")
+	if browser == "" || system == "" {
+		return agent
+	}
+	return strings.Replace(browser, "Edg", "Edge", 1) + " on " + system
+}
+
 // field is an input of a form, as the template "field" writes it.
 type field struct {
 	ID       string
@@ -751,8 +785,8 @@ func (p *page) Field(action, name, label, kind, value, hint string) field {
 		p.Set = append(p.Set, setFilter{label, value, address})
 	}
 	if p.Template == "login" && p.Refusal == nil && kind != "hidden" {
-		f.Focus = !p.hasFocus
-		p.hasFocus = true
+		f.Focus = !p.HasFocus
+		p.HasFocus = true
 	}
 	if p.Action != action {
 		return f
@@ -761,8 +795,8 @@ func (p *page) Field(action, name, label, kind, value, hint string) field {
 	if p.Refusal != nil {
 		f.Error = p.Refusal.Fields[name]
 		takesFocus := kind != "hidden" && kind != "passkey"
-		f.Focus = f.Error != "" && !p.hasFocus && takesFocus
-		p.hasFocus = p.hasFocus || f.Focus
+		f.Focus = f.Error != "" && !p.HasFocus && takesFocus
+		p.HasFocus = p.HasFocus || f.Focus
 		if f.Focus && f.Error != p.Refusal.Detail {
 			p.Refusal.Detail = label + ": " + f.Error
 		}

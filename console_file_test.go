@@ -58,7 +58,7 @@ func TestFilePage(t *testing.T) {
 
 	// Ticks on the report accept findings together, and none is refused. The refused form is open.
 	accept := pages + "/accepted"
-	b.shows(422, "POST", accept, "code=no_extent&note=known", "must name at least one finding",
+	b.shows(422, "POST", accept, "code=no_extent&note=known", "<p>Accept these findings: must name at least one finding",
 		`<details class="accept" open><summary>`, `value="known"`)
 	b.goes(pages+"/report?done=saved#f-no_extent", accept, "code=no_extent&note=known&paths=cut.tif&paths=old/")
 	b.shows(200, "GET", pages+"/report", "", "2 accepted", "No findings.")

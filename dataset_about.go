@@ -112,7 +112,7 @@ func (a datasetAbout) check(v *invalid) {
 	v.check(fromErr == nil, "about.surveyed_from", fieldMalformed, "must be a day such as 2026-01-31")
 	v.check(untilErr == nil, "about.surveyed_until", fieldMalformed, "must be a day such as 2026-01-31")
 	isOrdered := from.IsZero() || until.IsZero() || !until.Before(from)
-	v.check(isOrdered, "about.surveyed_until", fieldMalformed, "must not be before surveyed_from")
+	v.check(isOrdered, "about.surveyed_until", fieldMalformed, "must not be before the first day")
 
 	isRMSE := a.VerticalRMSE == nil || *a.VerticalRMSE > 0 && !math.IsInf(*a.VerticalRMSE, 0)
 	v.check(isRMSE, "about.vertical_rmse_m", fieldMalformed, "must be a number of metres above 0")

@@ -217,7 +217,7 @@ func (c *messageChange) check(ctx context.Context, q querier) error {
 	v.oneOf("severity", c.Severity, "info", "warning", "critical")
 	if c.Roles.value != nil {
 		namesRole := len(*c.Roles.value) > 0
-		v.check(namesRole, "roles", fieldMissing, "must name a role, or be null for everybody")
+		v.check(namesRole, "roles", fieldMissing, "must name a role, or everybody (null)")
 	}
 	c.publishAt = v.time("publish_at", c.PublishAt.value)
 	c.expiresAt = v.time("expires_at", c.ExpiresAt.value)
