@@ -29,7 +29,7 @@ import (
 const (
 	maxFileTokens     = 5_000
 	maxTestFileTokens = 8_000
-	maxProgramTokens  = 212_614
+	maxProgramTokens  = 212_852
 	maxAuditorTokens  = 33_500
 )
 

@@ -36,6 +36,7 @@ type raster struct {
 	offset  float64
 
 	decode decodeFunc
+	extend extendFunc // nil: decode fills whole blocks
 	budget *decodeBudget
 
 	// The block that was decoded last.
@@ -46,8 +47,12 @@ type raster struct {
 }
 
 // decodeFunc fills a block with samples, the lowest byte first where they have a byte order.
-// isWritten is false for a block that the file leaves out.
+// isWritten is false for a block that the file leaves out. If the raster has an extendFunc, it may
+// fill fewer rows.
 type decodeFunc func(column, row int, block []byte) (isWritten bool, err error)
+
+// extendFunc goes on with the block of the last decodeFunc until its first rows are filled.
+type extendFunc func(block []byte, rows int) error
 
 // sampleLayout says how the samples of the first band lie in a decoded block. A row
 // begins at a whole byte, with a whole sample.
@@ -248,17 +253,18 @@ func (r *raster) read(ctx context.Context, w window) ([]float64, error) {
 func (r *raster) readInto(ctx context.Context, w window, heights []float64) error {
 	for row := w.y / r.blockHeight; row*r.blockHeight < w.y+w.height; row++ {
 		for column := w.x / r.blockWidth; column*r.blockWidth < w.x+w.width; column++ {
-			err := r.load(ctx, column, row)
-			if err != nil {
-				return err
-			}
-
 			// The part of the window that lies in the block.
 			left := column * r.blockWidth
 			top := row * r.blockHeight
 			from := max(w.x, left)
 			to := min(w.x+w.width, left+r.blockWidth)
-			for y := max(w.y, top); y < min(w.y+w.height, top+r.blockHeight); y++ {
+			bottom := min(w.y+w.height, top+r.blockHeight)
+
+			err := r.load(ctx, column, row, bottom-top)
+			if err != nil {
+				return err
+			}
+			for y := max(w.y, top); y < bottom; y++ {
 				start := (y-w.y)*w.width - w.x
 				r.copyRow(from-left, y-top, heights[start+from:start+to])
 			}
@@ -291,28 +297,35 @@ func (r *raster) work(w window) float64 {
 	return float64(across) * float64(down) * r.blockWork()
 }
 
-// load decodes a block unless it is the one that was decoded last.
-func (r *raster) load(ctx context.Context, column, row int) error {
+// load decodes the first rows of a block, unless it is the block that was loaded last and has them
+// already. Damage in later rows may go unnoticed. Statistics load whole blocks, so they find it.
+func (r *raster) load(ctx context.Context, column, row, rows int) error {
 	err := ctx.Err()
 	if err != nil {
 		return err
 	}
 
 	isLoaded := r.block != nil && column == r.column && row == r.row
-	if isLoaded {
-		return r.blockErr
-	}
-	if err := r.budget.spend(r.blockWork()); err != nil {
-		return err
+	if !isLoaded {
+		if err := r.budget.spend(r.blockWork()); err != nil {
+			return err
+		}
+		if r.block == nil {
+			r.block = make([]byte, r.blockHeight*r.samples.rowBytes)
+		}
+		r.column = column
+		r.row = row
+		r.isWritten, r.blockErr = r.decode(column, row, r.block)
 	}
 
-	if r.block == nil {
-		r.block = make([]byte, r.blockHeight*r.samples.rowBytes)
+	if r.blockErr != nil || r.extend == nil {
+		return r.blockErr
 	}
-	r.column = column
-	r.row = row
-	r.isWritten, r.blockErr = r.decode(column, row, r.block)
-	return r.blockErr
+	err = r.extend(r.block, rows)
+	if err != nil {
+		r.column = -1 // to begin again, because rows above the damage can be read
+	}
+	return err
 }
 
 // copyRow sets heights to those of a row of the loaded block, from a column on.

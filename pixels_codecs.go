@@ -51,11 +51,10 @@ func unpackBits(encoded, block []byte) error {
 // errShortBlock is the error for encoded data that ends before its block is full.
 var errShortBlock = corruptf("its compressed data ends too early")
 
-// inflate decodes Deflate, in a zlib stream, into a block. It stops where the block is full; only
-// the end of the stream there has a checksum to compare.
-func (t *tiffBlocks) inflate(encoded, block []byte) error {
+// startInflater makes the inflater read t.encoded: Deflate in a zlib stream.
+func (t *tiffBlocks) startInflater() error {
 	var err error
-	input := bytes.NewReader(encoded)
+	input := bytes.NewReader(t.encoded)
 	if t.inflater == nil {
 		t.inflater, err = zlib.NewReader(input)
 	} else {
@@ -65,11 +64,20 @@ func (t *tiffBlocks) inflate(encoded, block []byte) error {
 		t.inflater = nil
 		return contentError(err)
 	}
+	return nil
+}
 
-	_, err = io.ReadFull(t.inflater, block)
+// inflate decodes the next rows of a block. Behind the last ones it looks for the end of the
+// stream, because only the end has a checksum to compare.
+func (t *tiffBlocks) inflate(rows []byte, isLast bool) error {
+	_, err := io.ReadFull(t.inflater, rows)
 	if err != nil {
 		return contentError(err)
 	}
+	if !isLast {
+		return nil
+	}
+
 	_, err = io.ReadFull(t.inflater, make([]byte, 1))
 	if err != nil && err != io.EOF {
 		return contentError(err)

@@ -184,7 +184,7 @@ type modeSlot struct {
 
 // addBlock adds the heights of a block.
 func (c *heightCounter) addBlock(ctx context.Context, block window) error {
-	err := c.r.load(ctx, block.x/c.r.blockWidth, block.y/c.r.blockHeight)
+	err := c.r.load(ctx, block.x/c.r.blockWidth, block.y/c.r.blockHeight, block.height)
 	if err != nil {
 		return err
 	}

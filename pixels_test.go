@@ -564,6 +564,49 @@ func TestPixelErrors(t *testing.T) {
 	}
 }
 
+// TestDamageBelow: rows above the damage of a Deflate block are read, whichever rows were asked for before. Statistics count
+// the block as damaged.
+func TestDamageBelow(t *testing.T) {
+	t.Parallel()
+	f := plainTIFF()
+	f.compression, f.predictor = compressionDeflate, predictorFloat
+	f.bits, f.format = 32, sampleFormatFloat
+	f.width, f.height, f.columns, f.rows = 64, 64, 64, 64
+	f.value = func(_, x, y int) float64 { return float64((x*7919 + y*104729) % 9973) }
+	whole := f.build()
+	f.block = func(_ int, encoded []byte) []byte { return encoded[:len(encoded)/2] }
+	r, err := openBytes("x.tif", f.build(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	want := must(readAllHeights("x.tif", whole, nil))
+	for _, row := range []int{0, 63, 5, 3, 63, 62, 1} {
+		got, err := r.read(t.Context(), window{0, row, 64, 1})
+		if row >= 62 {
+			checkError(t, "a row below the damage", err, "tile 0 at 298: its compressed data ends too early")
+		} else if err != nil || !slices.Equal(got, want[64*row:64*row+64]) {
+			t.Errorf("row %d above the damage: %v, %v", row, got, err)
+		}
+	}
+	s, err := r.statistics(t.Context(), 200)
+	if err != nil || s.BadBlocks != 1 || s.Samples != 0 {
+		t.Errorf("statistics: %+v, %v", s, err)
+	}
+
+	// A wrong checksum counts for the last row only.
+	f.block = func(_ int, encoded []byte) []byte { encoded[len(encoded)-1]++; return encoded }
+	r, err = openBytes("x.tif", f.build(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v, err := r.sampleAt(t.Context(), 0, 62); err != nil || v != want[64*62] {
+		t.Errorf("above a wrong checksum: %v, %v", v, err)
+	}
+	_, err = r.sampleAt(t.Context(), 0, 63)
+	checkError(t, "a wrong checksum", err, "its checksum is wrong")
+}
+
 // TestDeflateBomb: a strip of 16 MiB that claims little becomes no more than its block. The test is not parallel, because
 // it measures what the whole program allocates.
 func TestDeflateBomb(t *testing.T) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/binary"
+	"fmt"
 	"io"
 	"math"
 	"slices"
@@ -152,6 +153,11 @@ type tiffBlocks struct {
 	offsets []float64
 	counts  []float64
 
+	// The block that was decoded last.
+	name   string // for errors
+	rows   int    // that the file has
+	filled int    // so many of these are decoded
+
 	encoded  []byte // kept from block to block, as are the next two
 	scratch  []byte
 	inflater io.ReadCloser
@@ -209,7 +215,9 @@ func (t *tiffBlocks) open(m *extent) (*raster, error) {
 			rowBytes,
 			maxBlockBytes>>20)
 	}
-	return newRaster(m, int(t.table.columns), int(t.table.rows), t.layout, t.decode), nil
+	r := newRaster(m, int(t.table.columns), int(t.table.rows), t.layout, t.decode)
+	r.extend = t.extend
+	return r, nil
 }
 
 // find returns where a block lies, and how many bytes of it are read at most. A block that the file
@@ -257,15 +265,17 @@ func (t *tiffBlocks) find(block uint64) (offset, length float64, err error) {
 
 // decode is raster.decode.
 func (t *tiffBlocks) decode(column, row int, block []byte) (isWritten bool, err error) {
+	// The last strip ends with the image. As in GDAL, tiles may do so too.
+	t.rows = min(int(t.table.rows), int(t.table.height)-row*int(t.table.rows))
+	t.filled = t.rows
+	block = block[:t.rows*t.layout.rowBytes]
+
 	n := uint64(row*t.across + column)
 	offset, length, err := t.find(n)
 	if err != nil || length == 0 {
 		return false, err
 	}
-
-	// The last strip ends with the image. As in GDAL, tiles may do so too.
-	rows := min(int(t.table.rows), int(t.table.height)-row*int(t.table.rows))
-	block = block[:rows*t.layout.rowBytes]
+	t.name = fmt.Sprintf("%s %d at %.0f", t.table.kind, n, offset)
 
 	// No encoding needs twice the bytes, however many the file states.
 	length = min(length, float64(2*len(block)+1024))
@@ -276,14 +286,31 @@ func (t *tiffBlocks) decode(column, row int, block []byte) (isWritten bool, err 
 	}
 	err = t.unpack(block)
 	if err != nil {
-		return false, corruptf("%s %d at %.0f: %v", t.table.kind, n, offset, err)
+		return false, corruptf("%s: %v", t.name, err)
 	}
 
-	t.undoPredictor(block)
+	t.undoPredictor(block[:t.filled*t.layout.rowBytes])
 	return true, nil
 }
 
-// unpack decompresses t.encoded into a block.
+// extend is raster.extend, for blocks in Deflate: others are filled already. To inflate takes most
+// of the time of a height, and the rows below it are not needed.
+func (t *tiffBlocks) extend(block []byte, rows int) error {
+	if rows <= t.filled {
+		return nil
+	}
+
+	next := block[t.filled*t.layout.rowBytes : rows*t.layout.rowBytes]
+	err := t.inflate(next, rows == t.rows)
+	if err != nil {
+		return corruptf("%s: %v", t.name, err)
+	}
+	t.undoPredictor(next)
+	t.filled = rows
+	return nil
+}
+
+// unpack decompresses t.encoded into a block. Deflate only begins here: see extend.
 func (t *tiffBlocks) unpack(block []byte) error {
 	if t.isReversed {
 		reverseBits(t.encoded)
@@ -295,7 +322,8 @@ func (t *tiffBlocks) unpack(block []byte) error {
 	case compressionLZW:
 		return unpackLZW(t.encoded, block)
 	case compressionDeflate, compressionOldDeflate:
-		return t.inflate(t.encoded, block)
+		t.filled = 0
+		return t.startInflater()
 	}
 	copy(block, t.encoded)
 	return nil
