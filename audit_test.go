@@ -29,7 +29,7 @@ import (
 const (
 	maxFileTokens     = 5_000
 	maxTestFileTokens = 8_000
-	maxProgramTokens  = 212_852
+	maxProgramTokens  = 213_025
 	maxAuditorTokens  = 33_500
 )
 

@@ -396,7 +396,7 @@ func (c *console) getConsoleFile(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	w.Header().Set("Cache-Control", "no-cache") // kept, but asked for again each time
-	return writeTaggedBytes(w, r, kind+"; charset=utf-8", content)
+	return writeTaggedBytes(w, r, kind+"; charset=utf-8", entityTag(content), content)
 }
 
 // goTo answers with a redirect (303): the browser reads the page next.

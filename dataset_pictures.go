@@ -80,18 +80,26 @@ func (c *catalogue) getRelief(w http.ResponseWriter, r *http.Request) error {
 	if file.ResolutionM != nil {
 		ground = *file.ResolutionM
 	}
-	return writePicture(w, r, p.relief(ground/scale))
+	return writePicture(w, r, "", p.relief(ground/scale))
 }
 
-// writePicture answers with a picture as PNG, or with 304 if the client has it already.
-func writePicture(w http.ResponseWriter, r *http.Request, picture image.Image) error {
+// writePicture is writePNG for a picture. Without a tag, it has that of its bytes.
+func writePicture(w http.ResponseWriter, r *http.Request, tag string, picture image.Image) error {
 	var body bytes.Buffer
 	encoder := png.Encoder{CompressionLevel: png.BestSpeed}
 	if err := encoder.Encode(&body, picture); err != nil {
 		return err
 	}
+	if tag == "" {
+		tag = entityTag(body.Bytes())
+	}
+	return writePNG(w, r, tag, body.Bytes())
+}
+
+// writePNG answers with a picture and its entity tag, or with 304 if the client has it already.
+func writePNG(w http.ResponseWriter, r *http.Request, tag string, body []byte) error {
 	w.Header().Set("Cache-Control", "private, no-cache")
-	return writeTaggedBytes(w, r, "image/png", body.Bytes())
+	return writeTaggedBytes(w, r, "image/png", tag, body)
 }
 
 // addHeightsOf adds the heights of a file to a picture, in metres.
@@ -203,28 +211,30 @@ func (c *catalogue) getTile(w http.ResponseWriter, r *http.Request) error {
 	p.position = t.position
 	p.isCurved = t.zoom < 8
 	whole := func(datasetFile) *heightPicture { return p }
-	if err := c.drawHeights(r, t.box(), maxTileFiles, whole); err != nil {
-		return err
+	paint := func() image.Image {
+		if style == styleTerrarium {
+			return p.terrarium()
+		}
+		_, lat := t.position(tileSize/2, tileSize/2)
+		pixel := tileCircumference * math.Cos(lat*math.Pi/180) / tileSize / float64(int(1)<<t.zoom)
+		return p.relief(pixel)
 	}
-
-	if style == styleTerrarium {
-		return writePicture(w, r, p.terrarium())
-	}
-	_, lat := t.position(tileSize/2, tileSize/2)
-	pixel := tileCircumference * math.Cos(lat*math.Pi/180) / tileSize / float64(int(1)<<t.zoom)
-	return writePicture(w, r, p.relief(pixel))
+	return c.writeHeights(w, r, t.box(), maxTileFiles, whole, paint)
 }
 
-// drawHeights draws the heights that the dataset in the path has in a box. part returns the part of
-// the picture that a file may lie in. The finest file that has a height at a pixel counts. If up to
-// maxTileFiles files meet the box, they are read, but for those whose heights cannot be read. If
-// more files meet it, their grids are drawn, which analyses with heights have kept. If more than
-// limit files meet it, the picture stays empty.
-func (c *catalogue) drawHeights(
+// writeHeights answers with a picture of the heights that the dataset in the path has in a box.
+// part returns the part of the picture that a file may lie in, and paint the picture when its
+// heights are set. The finest file that has a height at a pixel counts. If up to maxTileFiles files
+// meet the box, they are read, but for those whose heights cannot be read. If more files meet it,
+// their grids are drawn, which analyses with heights have kept. If more than limit files meet it,
+// the picture stays empty.
+func (c *catalogue) writeHeights(
+	w http.ResponseWriter,
 	r *http.Request,
 	box *mapBox,
 	limit int,
 	part func(datasetFile) *heightPicture,
+	paint func() image.Image,
 ) error {
 	f := fileFilter{
 		status:    new(fileStatusOK),
@@ -244,6 +254,16 @@ func (c *catalogue) drawHeights(
 	}
 	if next != nil {
 		files = nil
+	}
+
+	// As long as the rows of the files stay the same, so does the picture, and no file is opened.
+	tag := entityTag([]byte(version))
+	for _, file := range files {
+		row, _ := encodeJSON(file) // never fails for rows
+		tag = entityTag(fmt.Append(row, tag, file.Grid))
+	}
+	if isUnchanged(r, tag) {
+		return writePNG(w, r, tag, nil)
 	}
 
 	callerOf(r).slots.leavePool()
@@ -280,8 +300,11 @@ func (c *catalogue) drawHeights(
 		if problemIn(err) != nil || ctx.Err() != nil {
 			return err
 		}
+		if err != nil {
+			tag = "" // the file may be read next time
+		}
 	}
-	return nil
+	return writePicture(w, r, tag, paint())
 }
 
 // The styles of tiles.

@@ -221,7 +221,8 @@ func TestTileOfManySamples(t *testing.T) {
 	check(t, fmt.Sprintf("height %v of the file in feet is 304.8 m", got), math.Abs(got-304.8) < 0.01, true)
 }
 
-// TestPictureOfMissingFiles: a picture that lacks a file for now has another entity tag than the whole one.
+// TestPictureOfMissingFiles: a picture that lacks a file for now has another entity tag than the whole one. A client with
+// the whole one needs no file to hear that the rows are still the same, until they change.
 func TestPictureOfMissingFiles(t *testing.T) {
 	t.Parallel()
 	ts := startServer(t, nil)
@@ -253,11 +254,18 @@ func TestPictureOfMissingFiles(t *testing.T) {
 	middle, _, _ := c.middle(dataset, 9)
 	tile := fmt.Sprintf("%s/tiles/%d/%d/%d.png", dataset, middle.zoom, middle.x, middle.y)
 	relief := fmt.Sprintf("%s/files/%d/relief.png", dataset, files["a.tif"].ID)
+	_, bbox := c.reliefBox(dataset)
+	part := dataset + "/relief.png?bbox=" + bbox
 	whole := c.must(200, "GET", tile, nil).header.Get("ETag")
+	wholePart := c.must(200, "GET", part, nil).header.Get("ETag")
 	if err := os.Rename(dir, dir+".away"); err != nil {
 		t.Fatal(err)
 	}
 	without := c.must(200, "GET", tile, nil).header.Get("ETag")
+	c.must(304, "GET", tile, nil, "If-None-Match: "+whole)
+	unchanged := c.must(304, "GET", part, nil, "If-None-Match: W/"+wholePart)
+	check(t, "tag of what is unchanged", unchanged.header.Get("ETag"), wholePart)
+	check(t, "caching of what is unchanged", unchanged.header.Get("Cache-Control"), "private, no-cache")
 	a := c.do("GET", relief, nil, "If-None-Match: *")
 	check(t, "status and tag of a picture that cannot be made", fmt.Sprint(a.status, a.header.Get("ETag")), "404")
 	if err := os.Rename(dir+".away", dir); err != nil {
@@ -265,6 +273,13 @@ func TestPictureOfMissingFiles(t *testing.T) {
 	}
 	c.must(200, "GET", tile, nil, "If-None-Match: "+without)
 	c.must(304, "GET", tile, nil, "If-None-Match: "+whole)
+
+	if err := os.WriteFile(filepath.Join(dir, "a.tif"), southUp.build(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	c.analyze(dataset, nil)
+	c.must(200, "GET", tile, nil, "If-None-Match: "+whole)
+	c.must(200, "GET", part, nil, "If-None-Match: "+wholePart)
 }
 
 // TestOddPictures: the picture of a raster with odd sides is as large as it should be, and made of the right overview.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"image"
 	"math"
 	"net/http"
 	"net/url"
@@ -37,10 +38,8 @@ func (c *catalogue) getDatasetRelief(w http.ResponseWriter, r *http.Request, _ d
 		part.heights = p.heights[part.top*p.width:][:part.height*p.width]
 		return &part
 	}
-	if err := c.drawHeights(r, &box, maxReliefFiles, rows); err != nil {
-		return err
-	}
-	return writePicture(w, r, p.relief(metresPerDegree/frame.perLat))
+	paint := func() image.Image { return p.relief(metresPerDegree / frame.perLat) }
+	return c.writeHeights(w, r, &box, maxReliefFiles, rows, paint)
 }
 
 // addGrid is addHeights for the grid of a file, if an analysis has kept it.

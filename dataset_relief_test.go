@@ -152,6 +152,7 @@ func TestReliefOfManyFiles(t *testing.T) {
 	ts.exec(`UPDATE elevation_dataset_file_meta SET heights = heights #- '{statistics,grid}'`)
 	_, isThere = middle()
 	check(t, "a height of rows without grids", isThere, false)
+	c.must(200, "GET", relief, nil, "If-None-Match: "+tag)
 	c.must(200, "GET", dataset+"/files", nil)
 }
 

@@ -164,25 +164,27 @@ func writeTagged(w http.ResponseWriter, r *http.Request, v any) error {
 	if err != nil {
 		return err
 	}
-	return writeTaggedBytes(w, r, "application/json", body)
+	return writeTaggedBytes(w, r, "application/json", entityTag(body), body)
 }
 
-// writeTaggedBytes answers with a body and its entity tag, or with 304 if the client has the body
+// writeTaggedBytes answers with a body and an entity tag, or with 304 if the client has the body
 // already.
-func writeTaggedBytes(w http.ResponseWriter, r *http.Request, contentType string, body []byte) error {
-	tag := entityTag(body)
+func writeTaggedBytes(w http.ResponseWriter, r *http.Request, contentType, tag string, body []byte) error {
 	w.Header().Set("ETag", tag)
 	w.Header().Set("Vary", "Accept-Encoding") // zipped may compress it, and then makes the tag weak
-
-	// The comparison is weak: a proxy that compresses makes tags weak (RFC 9110, section 13.1.2).
-	known := r.Header["If-None-Match"]
-	isKnown := matchesTag(known, tag) || matchesTag(known, "W/"+tag)
-	if isRead(r) && isKnown {
+	if isUnchanged(r, tag) {
 		w.WriteHeader(http.StatusNotModified)
 		return nil
 	}
-
 	return writeBytes(w, http.StatusOK, contentType, body)
+}
+
+// isUnchanged reports whether the client has the answer with this entity tag already. The
+// comparison is weak: a proxy that compresses makes tags weak (RFC 9110, section 13.1.2).
+func isUnchanged(r *http.Request, tag string) bool {
+	known := r.Header["If-None-Match"]
+	isKnown := matchesTag(known, tag) || matchesTag(known, "W/"+tag)
+	return isRead(r) && isKnown
 }
 
 // isSame reports whether an update would change nothing, because before and after have the same
