@@ -31,7 +31,8 @@ type coverage struct {
 	Lines    []mapLine       // the graticule
 	Layers   []coverageLayer // missing cells, then files as layerOf has them
 	Labels   []mapLine       // names of files, without a path
-	Coast    string          // an SVG path, as the next three
+	Coast    string          // an SVG path, as the next four
+	Borders  string
 	ScaleBar string
 	World    string // the coast on the map of the world
 	Here     string // the dataset on the map of the world
@@ -86,6 +87,13 @@ const (
 	pageOutlined     = 150
 	pageFileBytes    = 24_000
 	pageMissingBytes = 6_000
+)
+
+// Bounds of coasts and borders, also of a picture in a page.
+const (
+	maxCoastBytes  = 14_000
+	maxBorderBytes = 5_000
+	maxWorldBytes  = 4_000
 )
 
 // bounds returns the bounds of the picture: outlined files, bytes of files, and bytes of missing
@@ -308,23 +316,16 @@ func (c *coverage) setFrame(ctx context.Context, q querier) (err error) {
 	c.Extent += "extent: " + c.All.String()
 	c.Lines = c.frame.graticule()
 	c.ScaleBar, c.Scale = c.frame.scaleBar(c.All)
-	c.World = worldFrame().coastline(c.coastStep())
+	c.World = worldFrame().coastline(lineCoast, maxWorldBytes)
 	c.Here = worldFrame().mark(c.All.asFile())
 
 	// On a map with a larger scale, the coast is off by more than some 20 pixels.
-	const maxCoastScale = 90 // pixels per degree
+	const maxCoastScale = 1000 // pixels per degree
 	if c.frame.perLat < maxCoastScale {
-		c.Coast = c.frame.coastline(c.coastStep())
+		c.Coast = c.frame.coastline(lineCoast, maxCoastBytes)
+		c.Borders = c.frame.coastline(lineBorder, maxBorderBytes)
 	}
 	return nil
-}
-
-// coastStep returns the least distance of two points of the coast, in pixels.
-func (c *coverage) coastStep() float64 {
-	if c.isInPage {
-		return 4
-	}
-	return 1
 }
 
 // filesCells counts the files in the cells of a grid of 256 columns and rows over a box. It counts

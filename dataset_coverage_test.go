@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -108,28 +109,98 @@ func georeferenced(code int, pixel float64, n, x, y float64) []byte {
 		geoKeyTag([4]float64{1024, 0, 1, model}, [4]float64{1025, 0, 1, 1}, key))}.build()
 }
 
-// TestCoastline: the coastline is small, and each of its points is a place.
+// TestCoastlineFiles: the files of the coast are small, and each of their points is a place in the box of its line.
+func TestCoastlineFiles(t *testing.T) {
+	t.Parallel()
+	for name, file := range map[string]coastReader{"110m": coastline110m, "10m": coastline10m} {
+		points, kinds := 0, map[int]int{}
+		for rest := file; len(rest) > 0; {
+			size := rest.next()
+			line := rest[:size]
+			rest = rest[size:]
+			kinds[line.next()]++
+			west, south, east, north := line.next(), line.next(), line.next(), line.next()
+			if west < -180_000 || south < -90_000 || east > 180_000 || north > 90_000 {
+				t.Fatalf("%s: a box %d %d %d %d", name, west, south, east, north)
+			}
+			for lon, lat := 0, 0; len(line) > 0; points++ {
+				lon += line.next()
+				lat += line.next()
+				if lon < west || lon > east || lat < south || lat > north {
+					t.Fatalf("%s: %d, %d outside %d %d %d %d", name, lon, lat, west, south, east, north)
+				}
+			}
+		}
+		if points < 8000 || len(file) > 900_000 || len(kinds) != 2 || kinds[lineCoast] < 250 || kinds[lineBorder] < 250 {
+			t.Errorf("%s: %d points in %d bytes, lines by kind: %v", name, points, len(file), kinds)
+		}
+	}
+}
+
+// TestClippedPath: a path has the segments that the map shows, and leaves out points that are close to the last one.
+func TestClippedPath(t *testing.T) {
+	t.Parallel()
+	m := mapFrame{left: 60, top: 60, width: 720, height: 540}
+	for _, test := range []struct {
+		name  string
+		lines [][]position
+		step  float64
+		want  string
+	}{
+		{"inside", [][]position{{{100, 100}, {110, 90}, {120, 90}}}, 1, "M100 100l10 -10l10 0"},
+		{"a point twice", [][]position{{{100, 100}, {100, 100}, {120, 90}}}, 1, "M100 100l20 -10"},
+		{"beside the map", [][]position{{{0, 100}, {50, 300}, {0, 500}}}, 1, ""},
+		{"out and in again", [][]position{{{70, 100}, {50, 100}, {40, 100}, {50, 120}, {70, 120}}}, 1, "M70 100l-20 0M50 120l20 0"},
+		{"across the map", [][]position{{{0, 300}, {900, 310}}}, 1, "M0 300l900 10"},
+		{"lines that go on", [][]position{{{100, 100}, {110, 100}}, {{110, 100}, {120, 100}}}, 1, "M100 100l10 0l10 0"},
+		{"close points", [][]position{{{100, 100}, {103, 100}, {106, 100}, {107, 100}}}, 5, "M100 100l6 0l1 0"},
+		{"a small island", [][]position{{{100, 100}, {103, 100}, {100, 100}}}, 5, ""},
+	} {
+		check(t, test.name, m.clippedPath(test.lines, test.step), test.want)
+	}
+}
+
+// TestCoastline: a map under 40 degrees of latitude wide shows the fine coast, a wider one the coarse coast. The paths stay
+// small wherever the map is, and have their points in whole pixels.
 func TestCoastline(t *testing.T) {
 	t.Parallel()
-	points := 0
-	for line := range strings.Lines(coastlineCSV) {
-		lon, lat := 0, 0
-		for point := range strings.FieldsSeq(line) {
-			var dx, dy int
-			if strings.HasPrefix(line, "#") {
-				break
-			}
-			if _, err := fmt.Sscanf(point, "%d,%d", &dx, &dy); err != nil {
-				t.Fatalf("%q: %v", point, err)
-			}
-			if lon, lat, points = lon+dx, lat+dy, points+1; lon < -18000 || lon > 18000 || lat < -9000 || lat > 9000 {
-				t.Fatalf("%d, %d in %.40q", lon, lat, line)
+	points := func(m mapFrame) (n int) {
+		for _, line := range m.coastLines(lineCoast) {
+			n += len(line)
+		}
+		return n
+	}
+	norway := mapBox{8, 58, 32, 71}
+	fine, coarse := frameFor(norway), frameFor(norway.around(20, 64, 2.5))
+	if fine.width/fine.perLat >= 40 || coarse.width/coarse.perLat < 40 {
+		t.Fatalf("the frames have %v and %v pixels per degree", fine.perLat, coarse.perLat)
+	}
+	if points(fine) < 5000 || points(coarse) > 2000 {
+		t.Errorf("%d fine and %d coarse points", points(fine), points(coarse))
+	}
+
+	isPath := regexp.MustCompile(`^(M-?\d+ -?\d+(l-?\d+ -?\d+)+)*$`)
+	for width := 0.5; width < 300; width *= 2.2 {
+		for lon := -180.0; lon < 180; lon += 45 {
+			for lat := -75.0; lat <= 75; lat += 25 {
+				m := frameFor(mapBox{lon, max(lat-width/3, -90), lon + width, min(lat+width/3, 90)})
+				coasts, borders := m.coastline(lineCoast, maxCoastBytes), m.coastline(lineBorder, maxBorderBytes)
+				if len(coasts) > maxCoastBytes || len(borders) > maxBorderBytes {
+					t.Errorf("at %v, %v, %v wide: %d and %d bytes", lon, lat, width, len(coasts), len(borders))
+				}
+				if !isPath.MatchString(coasts) || !isPath.MatchString(borders) {
+					t.Errorf("at %v, %v, %v wide: %.80s, %.80s", lon, lat, width, coasts, borders)
+				}
 			}
 		}
 	}
-	if points < 5000 || len(coastlineCSV) > 60_000 || !strings.Contains(coastlineCSV, "Natural Earth") {
-		t.Errorf("%d points in %d bytes", points, len(coastlineCSV))
+
+	// The coast goes on across 180 degrees, and a pole may lie in the map.
+	fiji, antarctica := frameFor(mapBox{170, -25, 190, -10}), frameFor(mapBox{-180, -90, 180, -62})
+	if points(fiji) < 300 || points(antarctica) < 500 {
+		t.Errorf("%d points around Fiji, %d around Antarctica", points(fiji), points(antarctica))
 	}
+	check(t, "coast in the middle of Asia", frameFor(mapBox{80, 46, 81, 47}).coastline(lineCoast, maxCoastBytes), "")
 }
 
 // TestOutliers: files at one end and far from the others are outliers, unless they are many.

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	_ "embed"
+	"encoding/binary"
 	"fmt"
 	"math"
 	"slices"
@@ -10,10 +11,23 @@ import (
 	"strings"
 )
 
-// coastlineCSV is the world's coastline. The comment at its head names its source.
+// coastline110m and coastline10m are the coasts and borders of the world at scales of 1:110 million
+// and 1:10 million. tools/coastline made them from Natural Earth.
 //
-//go:embed coastline.csv
-var coastlineCSV string
+//go:embed coastline-110m.bin
+var coastline110m []byte
+
+//go:embed coastline-10m.bin
+var coastline10m []byte
+
+// The kinds of lines in coastline110m and coastline10m.
+const (
+	lineCoast  = 0
+	lineBorder = 1
+)
+
+// coastReader is a part of coastline110m or coastline10m that is still to be read.
+type coastReader []byte
 
 // metresPerDegree is the length of a degree of latitude.
 const metresPerDegree = 111_195
@@ -402,55 +416,111 @@ func (m mapFrame) mark(file extent) (path string) {
 	return path
 }
 
-// coastline returns the SVG path of the coast, without points closer than a step to the last one.
-// The step is in pixels.
-func (m mapFrame) coastline(least float64) string {
-	const margin = 40 // pixels, longer than a step along the coast
-	var b strings.Builder
+// next returns the next number. A test reads all of them.
+func (r *coastReader) next() int {
+	n, size := binary.Varint(*r)
+	*r = (*r)[size:]
+	return int(n)
+}
 
-	for line := range strings.Lines(coastlineCSV) {
-		if strings.HasPrefix(line, "#") {
+// coastline returns the SVG path of the lines of a kind that the map shows. The step between points
+// grows until the path has at most maxBytes, or until it is maxStep.
+func (m mapFrame) coastline(kind, maxBytes int) string {
+	const maxStep = 20 // pixels
+	lines := m.coastLines(kind)
+	path := m.clippedPath(lines, 1)
+	for step := 1.5; len(path) > maxBytes && step < maxStep; step *= 1.5 {
+		path = m.clippedPath(lines, step)
+	}
+	return path
+}
+
+// coastLines returns the lines of a kind that the map may show, in whole pixels. A map under 40
+// degrees of latitude wide has the finer ones.
+func (m mapFrame) coastLines(kind int) (lines [][]position) {
+	const parts = 1000 // of a degree
+
+	file := coastReader(coastline110m)
+	isNarrow := m.width/m.perLat < 40
+	if isNarrow {
+		file = coastline10m
+	}
+
+	shown := m.bounds()
+	for len(file) > 0 {
+		size := file.next()
+		line := file[:size]
+		file = file[size:]
+
+		isKind := line.next() == kind
+		west := float64(line.next()) / parts
+		south := float64(line.next()) / parts
+		east := float64(line.next()) / parts
+		north := float64(line.next()) / parts
+
+		// Turn the line to longitudes near those of the map.
+		turn := 360 * math.Round((m.lon-(west+east)/2)/360)
+		if !isKind || shown.isApart(position{west + turn, south}, position{east + turn, north}) {
 			continue
 		}
 
-		// In hundredths of a degree.
+		var pixels []position
 		lon := 0
 		lat := 0
+		for len(line) > 0 {
+			lon += line.next()
+			lat += line.next()
+			x, y := m.at(float64(lon)/parts+turn, float64(lat)/parts)
+			pixels = append(pixels, position{math.Round(x), math.Round(y)})
+		}
+		lines = append(lines, slices.Compact(pixels))
+	}
+	return lines
+}
 
-		// The last point of the path, or none if the next point begins a new line.
-		none := position{math.Inf(1), 0}
-		last := none
+// clippedPath returns the SVG path of lines in whole pixels, without their segments beside the map.
+// It leaves out points closer than a step to the last one, except the ends of lines.
+func (m mapFrame) clippedPath(lines [][]position, step float64) string {
+	edges := degreesRange{
+		west:  m.left,
+		south: m.top,
+		east:  m.left + m.width,
+		north: m.top + m.height,
+	}
+	var path []byte
+	var pen position // the end of the path
 
-		for point := range strings.FieldsSeq(line) {
-			// A point is the step from the one before. A test reads every point.
-			east, north, _ := strings.Cut(point, ",")
-			dx, _ := strconv.Atoi(east)
-			dy, _ := strconv.Atoi(north)
-			lon += dx
-			lat += dy
-
-			eastward := math.Remainder(float64(lon)/100-m.lon, 360)
-			x, y := m.at(m.lon+eastward, float64(lat)/100)
-			if !m.shows(x, y, margin) {
-				last = none
+	for _, line := range lines {
+		last := line[0]
+		for i, p := range line {
+			right := p[0] - last[0]
+			down := p[1] - last[1]
+			away := math.Hypot(right, down)
+			isEnd := i == len(line)-1
+			isClose := away < step && !isEnd
+			if isClose || away == 0 {
 				continue
 			}
 
-			jump := math.Hypot(x-last[0], y-last[1])
-			if jump < least {
-				continue
+			if !edges.isApart(last, p) {
+				if pen != last {
+					path = appendPoint(path, 'M', last[0], last[1])
+				}
+				path = appendPoint(path, 'l', right, down)
+				pen = p
 			}
-
-			// A long jump is the first point, or leads across the map's edge.
-			command := 'L'
-			if jump > 100*m.perLat {
-				command = 'M'
-			}
-			fmt.Fprintf(&b, "%c%.1f %.1f", command, x, y)
-			last = position{x, y}
+			last = p
 		}
 	}
-	return b.String()
+	return string(path)
+}
+
+// appendPoint appends a command with two whole numbers to an SVG path.
+func appendPoint(path []byte, command byte, x, y float64) []byte {
+	path = append(path, command)
+	path = strconv.AppendInt(path, int64(x), 10)
+	path = append(path, ' ')
+	return strconv.AppendInt(path, int64(y), 10)
 }
 
 // mapLine is a line of the graticule, or only a label. The label lies at X, Y.
