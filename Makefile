@@ -29,13 +29,14 @@ test: go postgres curl jq ## run the test suite, as any user, on a PostgreSQL th
 test-race: go postgres curl jq compiler ## the same with Go's race detector, which takes several times as long
 	$(GO) test -race -vet=off -tags $(TAGS) -shuffle=on -skip '^Test(Layers|PureLayerCompilesAlone|Declarations|Lengths|Size|SlowReaders|TrueTerrain|FractalTerrain|(Many)?WrongHeights|Steps|StepAmongFewTiles|PolarBoxes|ProjectionsRoundTrip)$$' -timeout 30m .
 
-test-peers: postgres ## run, as root, the tests that need FUSE, huge files or other programs, which it installs: nginx, Caddy, Chromium, PgBouncer, PROJ, GDAL, QGIS, OWSLib, librsvg, ZBar, oathtool, promtool, systemd-analyze, npm, lintian, QEMU
+test-peers: postgres ## run, as root, the tests that need FUSE, huge files or other programs, which it installs: nginx, Caddy, Chromium, PgBouncer, PROJ, GDAL, QGIS, OWSLib, rasterio, terra, librsvg, ZBar, oathtool, promtool, systemd-analyze, npm, lintian, QEMU
 	@command -v nginx >/dev/null || [ -x /usr/sbin/nginx ] || tools/install nginx-light
 	@command -v caddy >/dev/null || tools/install caddy
 	@command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ] || tools/install pgbouncer
 	@command -v cs2cs >/dev/null && command -v python3 >/dev/null || tools/install proj-bin proj-data python3
 	@command -v ogrinfo >/dev/null || tools/install gdal-bin
-	@/usr/bin/python3 -c 'import osgeo_utils, owslib, pyproj, qgis.core' 2>/dev/null || tools/install python3-gdal python3-owslib python3-pyproj python3-qgis
+	@/usr/bin/python3 -c 'import osgeo_utils, owslib, pyproj, qgis.core, rasterio' 2>/dev/null || tools/install python3-gdal python3-owslib python3-pyproj python3-qgis python3-rasterio
+	@[ -d /usr/lib/R/site-library/terra ] || tools/install r-cran-terra
 	@command -v rsvg-convert >/dev/null || tools/install librsvg2-bin
 	@command -v zbarimg >/dev/null || tools/install zbar-tools
 	@command -v oathtool >/dev/null || tools/install oathtool

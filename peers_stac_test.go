@@ -366,3 +366,42 @@ func TestSTACSchemas(t *testing.T) {
 		t.Error(said)
 	}
 }
+
+// TestPeerRasterLibraries has rasterio, and terra of R, read a file and the mosaic by their addresses, with HTTP Basic. They
+// say what GDAL says of the files on the disk.
+func TestPeerRasterLibraries(t *testing.T) {
+	ts, dataset, token, dir := gdalTree(t, 4)
+	data := "/vsicurl/" + ts.url + dataset
+	addresses := []string{data + "/data/t00005.tif", data + "/mosaic.vrt"}
+	want := python(t, `
+import glob, sys
+from osgeo import gdal
+gdal.UseExceptions()
+gdal.BuildVRT("/vsimem/all.vrt", glob.glob(sys.argv[1] + "/*.tif"))
+for name in [sys.argv[1] + "/t00005.tif", "/vsimem/all.vrt"]:
+    raster = gdal.Open(name)
+    pixels = raster.ReadAsArray()
+    print("EPSG:25832", raster.RasterXSize, raster.RasterYSize, int(pixels.sum()), pixels[3, 7])`, dir)
+
+	scripts := map[string]string{
+		"/usr/bin/python3 -c": `
+import rasterio, sys
+for name in sys.argv[1:]:
+    with rasterio.open(name) as raster:
+        pixels = raster.read(1)
+        print(raster.crs, raster.width, raster.height, pixels.sum(), pixels[3, 7])`,
+		"Rscript -e": `
+library(terra)
+for (name in commandArgs(TRUE)) {
+  raster <- rast(name)
+  code <- crs(raster, describe = TRUE)
+  cat(paste0(code$authority, ":", code$code), ncol(raster), nrow(raster), sum(values(raster)), raster[4, 8][[1]])
+  cat("\n")
+}`,
+	}
+	for program, script := range scripts {
+		command, option, _ := strings.Cut(program, " ")
+		got := peer(t, token, command, append([]string{option, script}, addresses...)...)
+		check(t, command, got, want)
+	}
+}
