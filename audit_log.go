@@ -36,7 +36,8 @@ func auditActions() []string {
 		user.register user.create user.update user.roles user.password_reset user.revoke user.unlock user.delete
 		role.create role.update role.delete permission.create permission.update permission.delete
 		message.create message.update message.retract message.delete
-		dataset.create dataset.update dataset.delete finding.accept finding.reopen analysis.create analysis.cancel
+		dataset.create dataset.update dataset.expect dataset.delete finding.accept finding.reopen
+		analysis.create analysis.cancel
 		keys.prune audit.prune audit.break_found audit.keys_changed database.restore`)
 }
 

@@ -615,9 +615,18 @@ func TestPeerPasskeys(t *testing.T) {
 	check(t, "passkeys after an empty form", passkeys(), 0)
 	form := "//form[@action='/account/passkeys']//input[@name='%s']"
 	typeInto := func(xpath, text string) { c.call("POST", c.find(xpath)+"/value", map[string]any{"text": text}) }
-	typeInto(fmt.Sprintf(form, "name"), "laptop")
-	typeInto(fmt.Sprintf(form, "current_password"), testPassword)
-	c.press("Add a passkey")
+	add := func() {
+		typeInto(fmt.Sprintf(form, "name"), "laptop")
+		typeInto(fmt.Sprintf(form, "current_password"), testPassword)
+		c.press("Add a passkey")
+	}
+	ts.exec(`UPDATE sessions SET ended_at = now()`)
+	add()
+	c.sees("Your session has ended. Sign in again.")
+	c.open("/account")
+	c.signIn("ada", testPassword)
+	c.find("//h1[.='Your account']")
+	add()
 	c.sees("Saved.")
 	c.find("//summary[.='End laptop']")
 	check(t, "passkeys", passkeys(), 1)

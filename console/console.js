@@ -212,7 +212,13 @@ function addTickAll() {
 // Asks the browser for a passkey, or for a new one, and returns its answer as the server reads it.
 // isAlone: the passkey is the only factor.
 async function askPasskey({ isNew, isAlone, owner }) {
-  const get = async path => (await fetch("/api/v1/auth/passkeys" + path)).json();
+  const get = async path => {
+    const response = await fetch("/api/v1/auth/passkeys" + path);
+    const body = await response.json();
+    if (response.status === 401) throw new Error("Your session has ended. Sign in again.");
+    if (!response.ok) throw new Error(body.detail);
+    return body;
+  };
   const bytes = text => new TextEncoder().encode(text);
   const base64 = buffer => btoa(String.fromCharCode(...new Uint8Array(buffer)));
   const fromBase64 = text => Uint8Array.from(atob(text), c => c.charCodeAt(0));
@@ -277,8 +283,10 @@ function usePasskeys() {
   }
 }
 
-// Shows that a form was sent. The server acts once, however often it is sent.
+// Shows that a form was sent. The server acts once, however often it is sent, but for the login form. So the second click
+// of a double click sends nothing.
 addEventListener("submit", e => e.defaultPrevented || e.submitter?.classList.add("busy"));
+addEventListener("click", e => e.detail > 1 && e.target.closest("button.busy") && e.preventDefault());
 addEventListener("pageshow", () => document.querySelectorAll("button.busy").forEach(b => b.classList.remove("busy")));
 
 showTimes(document);
