@@ -449,7 +449,12 @@ func (m *extent) locate(p crsParameters, l *lastCRS) error {
 	}
 	box, err := boxInDegrees(&crs, t, width, height)
 	if err != nil {
-		return noBBoxf("the extent cannot be converted to degrees: %v", err)
+		name := "its CRS"
+		if m.CRS != nil {
+			name = *m.CRS
+		}
+		return noBBoxf("x from %.9g to %.9g and y from %.9g to %.9g cannot be converted from %s to degrees: %v",
+			m.NativeBBox[0], m.NativeBBox[2], m.NativeBBox[1], m.NativeBBox[3], name, err)
 	}
 
 	m.BBox = box.bounds[:]

@@ -75,6 +75,7 @@ func TestTagRules(t *testing.T) {
 		{"a matrix of a line", with(testSize(), matrixTag(1, 1, 500000, 1, 1, 5000000), testKeys()), "corrupt", nil, "no area"},
 		{"nothing", testSize(), "no_georef", nil, "no world file"},
 		{"no CRS", with(testSize(), testPlace()), "no_bbox", good, "gdal_edit"},
+		{"x without the zone", with(testSize(), testPlace(), geoKeyTag(key(1024, 1), key(3072, 4647))), "no_bbox", good, "x from 10 to 12 and y from 49.25 to 50 cannot be converted from EPSG:4647 to degrees: coordinates outside"},
 		{"scale is NaN", with(testSize(), doubles(33550, nan, 1, 0), testPlace()[1], testKeys()), "corrupt", nil, "not finite"},
 		{"infinite tie point", with(testSize(), testPlace()[0], doubles(33922, 0, 0, 0, inf, 50, 0), testKeys()), "corrupt", nil, "not finite"},
 		{"overflow to infinity", with(testSize(), doubles(33550, 1e308, 1e308, 0), doubles(33922, -10, 0, 0, 0, 0, 0), testKeys()), "corrupt", nil, "not finite"},

@@ -318,8 +318,12 @@ func (f presentFile) fault(g *tileGrid) string {
 	switch {
 	case f.Status == fileStatusCorrupt, f.Status == fileStatusUnreadable:
 		return "it is " + f.Status
+	case f.Status == fileStatusUnsupported:
+		return "it is not of a kind that is read"
+	case f.Status == fileStatusNoGeoref:
+		return "it has no georeference"
 	case f.Status != fileStatusOK:
-		return "it has no georeference or CRS"
+		return "its CRS is missing, or does not fit its coordinates"
 	case f.CRS != g.CRS:
 		return "it is in " + titleOfCode(f.CRS)
 	case math.Abs(f.Pixel-g.DY) > g.DY*1e-5:
