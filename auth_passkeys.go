@@ -88,7 +88,11 @@ func (answer passkeyAnswer) counter() uint32 {
 // a new passkey. All flags must be set. The answer must be for the origin and the host of
 // CAIRN_BASE_URL, so an answer that a page of another site asked for is refused. issued is the time
 // of the challenge.
-func (a *accounts) verifyAnswer(answer passkeyAnswer, kind string, flags byte) (issued int64, isValid bool) {
+//
+// The pages add a purpose to the challenge before the authenticator signs it: ":sign-in" or
+// ":second-factor". Such an answer is refused for another purpose, so an answer that was given in
+// place of a code cannot sign in alone. Other clients may do the same.
+func (a *accounts) verifyAnswer(answer passkeyAnswer, kind, purpose string, flags byte) (issued int64, isValid bool) {
 	// A map, because a struct would also match names in other letter case. Browsers may add fields
 	// (section 5.8.1), which are ignored.
 	var client map[string]any
@@ -99,8 +103,9 @@ func (a *accounts) verifyAnswer(answer passkeyAnswer, kind string, flags byte) (
 	}
 
 	encoded, _ := client["challenge"].(string)
-	challenge, _ := base64.RawURLEncoding.DecodeString(encoded) // the MAC decides, error or not
-	issued, isChallengeValid := a.core.keys.Load().verifyChallenge(string(challenge), a.core.now())
+	signed, _ := base64.RawURLEncoding.DecodeString(encoded) // the MAC decides, error or not
+	issued, isChallengeValid := a.core.keys.Load().verifyChallenge(
+		strings.TrimSuffix(string(signed), purpose), a.core.now())
 
 	site, _ := url.Parse(base) // loadConfig has checked it
 	host := sha256.Sum256([]byte(site.Hostname()))
@@ -120,11 +125,16 @@ func passkeyKey(der []byte) *ecdsa.PublicKey {
 	return public
 }
 
-// usePasskey returns the user's passkey that signed this answer with these flags, or nil. It stores
-// the time of the challenge. No instance then accepts an answer of this passkey to this challenge
+// usePasskey returns the user's passkey that signed this answer with these flags for this purpose,
+// or nil. It stores the time of the challenge. No instance then accepts an answer of this passkey to this challenge
 // or an older one. If the authenticator counts, its counter must have risen. Otherwise somebody may
 // have a copy of the key (section 7.2, step 21).
-func (a *accounts) usePasskey(ctx context.Context, userID string, answer passkeyAnswer, flags byte) (*passkey, error) {
+func (a *accounts) usePasskey(
+	ctx context.Context,
+	userID, purpose string,
+	answer passkeyAnswer,
+	flags byte,
+) (*passkey, error) {
 	const get = `
 		SELECT public_key
 		FROM passkeys
@@ -141,7 +151,7 @@ func (a *accounts) usePasskey(ctx context.Context, userID string, answer passkey
 			AND (sign_count < $4 OR (sign_count = 0 AND $4 = 0))
 		RETURNING ` + passkeyColumns
 
-	issued, isValid := a.verifyAnswer(answer, "get", flags)
+	issued, isValid := a.verifyAnswer(answer, "get", purpose, flags)
 	if !isValid {
 		return nil, nil
 	}
@@ -184,7 +194,7 @@ func (a *accounts) checkPasskey(r *http.Request, text string) (found passwordRec
 	}
 
 	err = a.throttledHash(ctx, guess, func() (isSuccess bool, err error) {
-		found.usedPasskey, err = a.usePasskey(ctx, found.ID, answer, userPresent|userVerified)
+		found.usedPasskey, err = a.usePasskey(ctx, found.ID, ":sign-in", answer, userPresent|userVerified)
 		if err == nil && found.usedPasskey == nil {
 			err = errPasskeyWrong
 		}
@@ -225,7 +235,7 @@ func (a *accounts) createOwnPasskey(w http.ResponseWriter, r *http.Request, in p
 		RETURNING ` + passkeyColumns
 
 	answer := readAnswer(in.Passkey)
-	issued, isValid := a.verifyAnswer(answer, "create", userPresent|userVerified|hasCredential)
+	issued, isValid := a.verifyAnswer(answer, "create", "", userPresent|userVerified|hasCredential)
 
 	// The authenticator data repeats the id. Before it come 37 bytes of header, 16 bytes for the
 	// model and 2 bytes for the length of the id. After it comes the key in CBOR. That is not read:

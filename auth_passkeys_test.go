@@ -31,6 +31,7 @@ type authenticator struct {
 	flags       byte           // of assertions
 	count       uint32         // is raised by each assertion, unless it is 0
 	challenge   string         // is answered instead of a new one
+	purpose     string         // is added to the challenge
 }
 
 // newAuthenticator returns an authenticator with a new key for a service, which does not count.
@@ -59,7 +60,7 @@ func (k *authenticator) answer(c client, kind string) string {
 	}
 	client := map[string]any{
 		"type":        "webauthn." + kind,
-		"challenge":   base64.RawURLEncoding.EncodeToString([]byte(challenge)),
+		"challenge":   base64.RawURLEncoding.EncodeToString([]byte(challenge + k.purpose)),
 		"origin":      k.origin,
 		"crossOrigin": k.crossOrigin,
 		"other":       "browsers may add fields",
@@ -260,6 +261,40 @@ func TestPasskeyAttacks(t *testing.T) {
 	checkAnswer(t, "the same answer alone", ts.client().loginPasskey(stolen), 401, "passkey_invalid")
 	checkAnswer(t, "no name, but a password", ts.client().do("POST", loginPath, map[string]string{"password": testPassword, "otp": key.answer(ada, "get")}), 401, "invalid_credentials")
 	check(t, "refusals for ada in the audit log", ts.queryInt(`SELECT count(*) FROM audit_log WHERE action = 'session.login_refused' AND target = 'user:ada'`) > 10, true)
+}
+
+// TestPasskeyPurpose: an answer that names a purpose is good for that one alone. No purpose makes a challenge valid.
+func TestPasskeyPurpose(t *testing.T) {
+	t.Parallel()
+	ts := startPasskeys(t, &testClock{})
+	ada := ts.signInCheaply("ada")
+	key := ts.newAuthenticator()
+	key.purpose = ":sign-in"
+	ada.refused(422, "invalid", "POST", passkeysPath, ada.newPasskey(key, ""))
+	key.purpose = ""
+	ada.addPasskey(key)
+
+	for _, test := range []struct {
+		purpose, challenge string
+		alone, asFactor    int
+	}{
+		{"", "", 200, 200},
+		{":sign-in", "", 200, 401},
+		{":second-factor", "", 401, 200},
+		{":sign-in:second-factor", "", 401, 401},
+		{":sign-in:sign-in", "", 401, 401},
+		{":", "", 401, 401},
+		{"sign-in", "", 401, 401},
+		{":sign-in", "1.x", 401, 401},
+		{":sign-in", ":sign-in", 401, 401},
+	} {
+		t.Run(test.challenge+test.purpose, func(t *testing.T) {
+			ts.exec(`DELETE FROM throttles`)
+			key.purpose, key.challenge = test.purpose, test.challenge
+			check(t, "alone", ts.client().loginPasskey(key.answer(ada, "get")).status, test.alone)
+			check(t, "as second factor", ts.client().loginOTP("ada", testPassword, key.answer(ada, "get"), "198.51.100.1").status, test.asFactor)
+		})
+	}
 }
 
 // TestPasskeyCounter: a counter that does not rise shows a copy of the key.

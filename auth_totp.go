@@ -46,7 +46,8 @@ func totpStep(secret []byte, code string, now time.Time) (step int64, found bool
 // the key of the secret, the error is a 503.
 //
 // The user's id is additional authenticated data, so that a secret cannot be decrypted in another
-// user's row. A secret that is encrypted under a former key is encrypted again, under the signer.
+// user's row. With each right code the secret is encrypted again, under the signer: in time no
+// secret needs a former key.
 func (a *accounts) useTOTP(ctx context.Context, q querier, userID, code string) (bool, error) {
 	const get = `SELECT kid, secret FROM totp_secrets WHERE user_id = $1`
 	const use = `
@@ -87,12 +88,8 @@ func (a *accounts) useTOTP(ctx context.Context, q querier, userID, code string) 
 		return false, nil
 	}
 
-	// The secret as it is stored from now on.
-	stored := found.Secret
-	if k.id != ring.signer().id {
-		k = ring.signer()
-		stored = k.totp.Seal(nil, nil, secret, []byte(userID))
-	}
+	k = ring.signer()
+	stored := k.totp.Seal(nil, nil, secret, []byte(userID))
 
 	// No row changes if another request has used this step meanwhile, or a later one.
 	n, err := execute(ctx, q, "use TOTP code", use, userID, found.Secret, step, k.id, stored)
@@ -152,7 +149,7 @@ func (a *accounts) checkSecondFactor(r *http.Request, found *passwordRecord, otp
 	switch {
 	case strings.HasPrefix(otp, "{"):
 		// The password is the other factor, so the passkey need not verify its user.
-		found.usedPasskey, err = a.usePasskey(r.Context(), found.ID, readAnswer(otp), userPresent)
+		found.usedPasskey, err = a.usePasskey(r.Context(), found.ID, ":second-factor", readAnswer(otp), userPresent)
 		isRight = found.usedPasskey != nil
 	case !found.TOTP:
 		isRight = false // a secret that waits for its confirmation is no second factor

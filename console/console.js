@@ -222,7 +222,9 @@ async function askPasskey({ isNew, isAlone, owner }) {
   const bytes = text => new TextEncoder().encode(text);
   const base64 = buffer => btoa(String.fromCharCode(...new Uint8Array(buffer)));
   const fromBase64 = text => Uint8Array.from(atob(text), c => c.charCodeAt(0));
-  const challenge = bytes((await get("/challenge")).challenge);
+  // The answer is good for its purpose alone.
+  const purpose = isNew ? "" : isAlone ? ":sign-in" : ":second-factor";
+  const challenge = bytes((await get("/challenge")).challenge + purpose);
   let passkey;
   if (isNew) {
     // An authenticator would replace the passkey that it has for the same user.
