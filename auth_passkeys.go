@@ -92,7 +92,11 @@ func (answer passkeyAnswer) counter() uint32 {
 // The pages add a purpose to the challenge before the authenticator signs it: ":sign-in" or
 // ":second-factor". Such an answer is refused for another purpose, so an answer that was given in
 // place of a code cannot sign in alone. Other clients may do the same.
-func (a *accounts) verifyAnswer(answer passkeyAnswer, kind, purpose string, flags byte) (issued int64, isValid bool) {
+func (a *accounts) verifyAnswer(
+	answer passkeyAnswer,
+	kind, purpose string,
+	flags byte,
+) (issued int64, isValid bool) {
 	// A map, because a struct would also match names in other letter case. Browsers may add fields
 	// (section 5.8.1), which are ignored.
 	var client map[string]any
@@ -126,9 +130,9 @@ func passkeyKey(der []byte) *ecdsa.PublicKey {
 }
 
 // usePasskey returns the user's passkey that signed this answer with these flags for this purpose,
-// or nil. It stores the time of the challenge. No instance then accepts an answer of this passkey to this challenge
-// or an older one. If the authenticator counts, its counter must have risen. Otherwise somebody may
-// have a copy of the key (section 7.2, step 21).
+// or nil. It stores the time of the challenge. No instance then accepts an answer of this passkey
+// to this challenge or an older one. If the authenticator counts, its counter must have risen.
+// Otherwise somebody may have a copy of the key (section 7.2, step 21).
 func (a *accounts) usePasskey(
 	ctx context.Context,
 	userID, purpose string,

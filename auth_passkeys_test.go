@@ -487,6 +487,11 @@ func TestPasskeyThrottle(t *testing.T) {
 		checkAnswer(t, name, ts.client().loginPasskey(k.answer(ada, "get")), 429, "too_many_attempts")
 	}
 	checkAnswer(t, "the password and the key", ts.client().loginOTP("ada", testPassword, key.answer(ada, "get"), "198.51.100.1"), 200, "")
+
+	// An unlock of the account restarts the counts of its passkeys too, and of no other.
+	must(ts.command("user", "unlock", "ada"))
+	checkAnswer(t, "the known key after an unlock", ts.client().loginPasskey(key.answer(ada, "get")), 200, "")
+	checkAnswer(t, "the unknown key after an unlock", ts.client().loginPasskey(stranger.answer(ada, "get")), 429, "too_many_attempts")
 	ts.throttlesLater(24 * time.Hour)
 
 	// A passkey whose id is a name counts for itself.

@@ -141,16 +141,18 @@ func newOwnChange(userID string, hasNewAddress bool, address netip.Addr) attempt
 	return change
 }
 
-// loginSubjects returns the subjects under which a login name is counted: one for each key of the
-// ring, the signer's first. Each is an HMAC, because somebody may have typed a password as the
-// name, which the table must not reveal.
-func (ring *keyring) loginSubjects(login string) (subjects []string) {
-	name := normalizeLogin(login)
-	if name == "" {
-		name = login
-	}
-	for _, k := range ring.keys {
-		subjects = append(subjects, "name:"+encodedMAC(k.names, name))
+// loginSubjects returns the subjects under which login names are counted: for each name one for
+// each key of the ring, the signer's first. Each is an HMAC, because somebody may have typed a
+// password as the name, which the table must not reveal.
+func (ring *keyring) loginSubjects(logins ...string) (subjects []string) {
+	for _, login := range logins {
+		name := normalizeLogin(login)
+		if name == "" {
+			name = login
+		}
+		for _, k := range ring.keys {
+			subjects = append(subjects, "name:"+encodedMAC(k.names, name))
+		}
 	}
 	return subjects
 }
@@ -304,8 +306,18 @@ func (a *accounts) refundIfFault(ctx context.Context, counted attempt, err error
 	return err
 }
 
-// resetThrottles restarts the counts of a user's login names and ends their waits, in all networks.
+// resetThrottles restarts the counts of a user's login names and passkeys, and ends their waits, in
+// all networks. checkPasskey counts a passkey under the name that is built here.
 func resetThrottles(ctx context.Context, q querier, ring *keyring, u user) error {
+	const list = `
+		SELECT array_agg(login)
+		FROM (
+			SELECT username AS login FROM users WHERE id = $1
+			UNION ALL
+			SELECT email FROM users WHERE id = $1 AND email IS NOT NULL
+			UNION ALL
+			SELECT 'passkey:' || encode(credential_id, 'hex') FROM passkeys WHERE user_id = $1
+		) logins`
 	const query = `
 		DELETE FROM throttles
 		WHERE (account, network) IN (
@@ -316,11 +328,11 @@ func resetThrottles(ctx context.Context, q querier, ring *keyring, u user) error
 			FOR UPDATE
 		)`
 
-	subjects := ring.loginSubjects(u.Username)
-	if u.Email != nil {
-		subjects = append(subjects, ring.loginSubjects(*u.Email)...)
+	logins, err := scalar[[]string](ctx, q, "list login names", list, u.ID)
+	if err != nil {
+		return err
 	}
-	_, err := execute(ctx, q, "reset throttles", query, subjects)
+	_, err = execute(ctx, q, "reset throttles", query, ring.loginSubjects(logins...))
 	return err
 }
 

@@ -71,8 +71,8 @@ func (c *console) loginForm(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	// In the second step, errOTPRequired means an empty code. That is refused like a wrong one.
-	isFirstStep := proof == nil
-	if !isFirstStep || err != errOTPRequired {
+	isSecondStep := proof != nil
+	if isSecondStep || err != errOTPRequired {
 		return c.refuse(w, r, f, login, err)
 	}
 
@@ -80,7 +80,7 @@ func (c *console) loginForm(w http.ResponseWriter, r *http.Request) error {
 	c.accounts.rehash(r, found, password)
 	end := c.core.now().Add(codeWait).Unix()
 	signer := c.core.keys.Load().signer()
-	f["proof"] = []string{signer.passwordProof(found, end)}
+	f.Set("proof", signer.passwordProof(found, end))
 
 	return c.show(login, func(p *page) { p.addForm(r, f) })(w, r)
 }
