@@ -127,8 +127,7 @@ func (s *fileSet) median(g *tileGrid, number func(r *fileRecord) float64) float6
 	return median(values)
 }
 
-// measure sets the steps and the origin of a grid. Both are medians, so that a few misplaced tiles
-// do not move them.
+// measure sets the steps and the origin of a grid.
 func (s *fileSet) measure(g *tileGrid) {
 	g.DX = s.median(g, func(r *fileRecord) float64 { return r.dx })
 	g.w = s.median(g, func(r *fileRecord) float64 { return r.w })
@@ -144,29 +143,55 @@ func (s *fileSet) measure(g *tileGrid) {
 		ys = append(ys, r.y)
 	}
 
-	g.X, g.East = lattice(xs, g.w)
-	g.Y, g.North = lattice(ys, g.h)
+	g.X, g.East = lattice(xs, g.w, g.DX)
+	g.Y, g.North = lattice(ys, g.h, g.DY)
+}
+
+// maxMisfit is how far an edge of a tile may lie from that of its cell, in pixels.
+const maxMisfit = 0.05
+
+// edgeLine is a line along which tiles begin, and their number.
+type edgeLine struct {
+	at    float64
+	tiles int
 }
 
 // lattice returns the origin and the step of the edges of tiles of that size. The step is the
-// median distance of tiles that touch or overlap by less than half. The origin is the median
-// position of the edges after whole steps are taken off.
-func lattice(edges []float64, size float64) (origin, step float64) {
+// median distance of lines whose tiles touch or overlap by at most half. A distance counts as often
+// as the line with fewer tiles has tiles, so that a few misplaced tiles do not change the step. The
+// origin is the median position of the edges after whole steps are taken off.
+func lattice(edges []float64, size, pixel float64) (origin, step float64) {
 	slices.Sort(edges)
 
-	// The distances of neighbours; 1.001 allows for rounded coordinates.
+	var lines []edgeLine
+	for _, edge := range edges {
+		last := len(lines) - 1
+		if last >= 0 && edge-lines[last].at <= pixel*maxMisfit {
+			lines[last].tiles++
+		} else {
+			lines = append(lines, edgeLine{edge, 1})
+		}
+	}
+
+	// The distances of neighbours; 1.001 allows for rounded coordinates. Between two neighbours
+	// there may be lines of misplaced tiles.
+	const between = 20
 	var steps []float64
-	for i := 1; i < len(edges); i++ {
-		d := edges[i] - edges[i-1]
-		isNeighbour := d >= size/2 && d <= size*1.001
-		if isNeighbour {
-			steps = append(steps, d)
+	for i, line := range lines {
+		for _, other := range lines[max(0, i-between):i] {
+			d := line.at - other.at
+			isNeighbour := d >= size/2 && d <= size*1.001
+			if isNeighbour {
+				tiles := min(line.tiles, other.tiles)
+				steps = append(steps, slices.Repeat([]float64{d}, tiles)...)
+			}
 		}
 	}
 
 	step = size
 	if len(steps) > 0 {
-		step = median(steps)
+		slices.Sort(steps)
+		step = steps[len(steps)/2] // of two, the larger: misplaced tiles come closer to others
 	}
 
 	first := edges[0]
@@ -283,19 +308,18 @@ func (g *tileGrid) misfit(r *fileRecord) (off tileMisfit) {
 
 // fills reports whether a tile fills its cell: no edge is off by more than a twentieth of a pixel.
 func (off tileMisfit) fills() bool {
-	const tolerance = 0.05
 	largest := max(
 		math.Abs(off.west),
 		math.Abs(off.south),
 		math.Abs(off.east),
 		math.Abs(off.north),
 	)
-	return largest <= tolerance
+	return largest <= maxMisfit
 }
 
 // String returns the misfit as text: "moved by 0.5 pixels in x, 0 in y".
 func (off tileMisfit) String() string {
-	round := func(v float64) float64 { return math.Round(v*100) / 100 }
+	round := func(v float64) float64 { return math.Round(v*100)/100 + 0 } // 0, never -0
 	west := round(off.west)
 	south := round(off.south)
 	east := round(off.east)

@@ -486,3 +486,101 @@ func TestPlantedFaults(t *testing.T) {
 		})
 	}
 }
+
+// blockOfTiles is a block of tiles of 1 km, or of degrees whose posts at the edges are shared. Each moved tile, by column and
+// row, is moved by that many pixels in x and y.
+type blockOfTiles struct {
+	columns, lines int
+	isShared       bool
+	without        [][2]int
+	moved          map[[2]int][2]float64
+}
+
+// delivery returns the tiles.
+func (b blockOfTiles) delivery() delivery {
+	d := delivery{"block", map[string]*fileRow{}}
+	crs, step, pixel, border := "EPSG:25832", 1000.0, 10.0, 0.0
+	if b.isShared {
+		crs, step, pixel, border = "EPSG:4326", 1.0, 0.01, 0.01
+	}
+
+	for column := range b.columns {
+		for row := range b.lines {
+			at := [2]int{column, row}
+			if slices.Contains(b.without, at) {
+				continue
+			}
+
+			by := b.moved[at]
+			x := (float64(column)+5)*step - border/2 + by[0]*pixel
+			y := (float64(row)+5)*step - border/2 + by[1]*pixel
+			d.tile(fmt.Sprintf("%c%c.tif", 'a'+column, 'a'+row), crs, x, y, step+border, step+border, pixel, pixel)
+		}
+	}
+	return d
+}
+
+// TestMisplacedTilesInSmallBlocks: a moved tile is found with its own path, in whatever block, and all others are in order.
+func TestMisplacedTilesInSmallBlocks(t *testing.T) {
+	t.Parallel()
+	sizes := [][2]int{{4, 1}, {8, 1}, {2, 2}, {3, 2}, {30, 2}, {3, 3}, {30, 3}, {4, 4}, {6, 6}}
+	for _, size := range sizes {
+		for _, isShared := range []bool{false, true} {
+			for _, by := range [][2]float64{{0.5, 0}, {0, -0.5}, {0, -25}, {-25, -25}, {25, 25}, {10, 40}, {-40, 10}} {
+				isAmbiguous := isShared && size[0]*size[1] <= 4 // one pair of tiles contradicts another
+				if isAmbiguous {
+					continue
+				}
+
+				for column := range size[0] {
+					for row := range size[1] {
+						for _, around := range [][2]int{{column, row}, {row, column}} { // also with the axes swapped
+							b := blockOfTiles{columns: size[0], lines: size[1], isShared: isShared, moved: map[[2]int][2]float64{around: by}}
+							if around[0] != column {
+								b.columns, b.lines = b.lines, b.columns
+							}
+							checkMisplaced(t, b, around, by)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// checkMisplaced checks that only the moved tile of a block is misaligned, by the pixels that it was moved, and that no
+// neighbour is to blame for the overlap.
+func checkMisplaced(t *testing.T, b blockOfTiles, at [2]int, by [2]float64) {
+	t.Helper()
+	s, found := b.delivery().check(t)
+	path := fmt.Sprintf("%c%c.tif: ", 'a'+at[0], 'a'+at[1])
+	want := []string{path + fmt.Sprintf("moved by %g pixels in x, %g in y", by[0], by[1])}
+	if !slices.Equal(found["misaligned"], want) {
+		t.Errorf("%d by %d, shared %v: got %.300q, want %q; grid %g by %g", b.columns, b.lines, b.isShared, found["misaligned"], want, s.grids[0].East, s.grids[0].North)
+	}
+	for _, line := range found["overlap"] {
+		if !strings.HasPrefix(line, path) {
+			t.Errorf("%d by %d, shared %v: overlap %q", b.columns, b.lines, b.isShared, line)
+		}
+	}
+	delete(found, "misaligned")
+	delete(found, "overlap")
+	if len(found) > 0 {
+		t.Errorf("%d by %d, shared %v, %v moved by %v: %v", b.columns, b.lines, b.isShared, at, by, found)
+	}
+}
+
+// TestMissingBesideMisplaced: an inner tile is missing, and another one is moved.
+func TestMissingBesideMisplaced(t *testing.T) {
+	t.Parallel()
+	b := blockOfTiles{columns: 30, lines: 3, without: [][2]int{{20, 1}}, moved: map[[2]int][2]float64{{4, 2}: {0, -25}}}
+	_, found := b.delivery().check(t)
+	want := map[string][]string{
+		"misaligned": {"ec.tif: moved by 0 pixels in x, -25 in y"},
+		"missing":    {"EPSG:25832 25000 6000"},
+		"overlap":    {"ec.tif: it overlaps 1 tile by 0.25 km², first eb.tif"},
+	}
+	if !maps.EqualFunc(found, want, slices.Equal) {
+		t.Errorf("got %q, want %q", found, want)
+	}
+}
