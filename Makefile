@@ -24,10 +24,11 @@ run: go postgres build ## start Cairn on the sample files, with its data in ./va
 test: go postgres curl jq ## run the test suite, as any user, on a PostgreSQL that it starts itself, in a few minutes
 	CGO_ENABLED=0 $(GO) test -vet=off -tags $(TAGS) -shuffle=on -parallel 4 -timeout 20m .
 
-# Nothing runs side by side in the tests that only read the source, nor in those that only compute; the detector would take
-# minutes for these. TestSlowReaders measures memory, of which it takes more for each goroutine than the bound allows.
+# Nothing runs side by side in the tests that only read the source, in those that only compute, and in those that send
+# hundreds of requests one after another; the detector would take minutes for these. TestSlowReaders measures memory, of
+# which the detector takes more for each goroutine than the bound allows.
 test-race: go postgres curl jq compiler ## the same with Go's race detector, which takes several times as long
-	$(GO) test -race -vet=off -tags $(TAGS) -shuffle=on -skip '^Test(Layers|PureLayerCompilesAlone|Declarations|Lengths|Size|SlowReaders|TrueTerrain|FractalTerrain|(Many)?WrongHeights|Steps|StepAmongFewTiles|PolarBoxes|ProjectionsRoundTrip)$$' -timeout 30m .
+	$(GO) test -race -vet=off -tags $(TAGS) -shuffle=on -skip '^Test(Layers|PureLayerCompilesAlone|Declarations|Lengths|Size|SlowReaders|TrueTerrain|FractalTerrain|(Many)?WrongHeights|Steps|StepAmongFewTiles|PolarBoxes|ProjectionsRoundTrip|Injection|SortedPages|SearchGeometries|RefusedLinks|FileFilters)$$' -timeout 30m .
 
 test-peers: postgres ## run, as root, the tests that need FUSE, huge files or other programs, which it installs: nginx, Caddy, Chromium, PgBouncer, PROJ, GDAL, QGIS, OWSLib, rasterio, terra, librsvg, ZBar, oathtool, promtool, systemd-analyze, npm, lintian, QEMU
 	@command -v nginx >/dev/null || [ -x /usr/sbin/nginx ] || tools/install nginx-light
