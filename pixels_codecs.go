@@ -67,8 +67,9 @@ func (t *tiffBlocks) startInflater() error {
 	return nil
 }
 
-// inflate decodes the next rows of a block. Behind the last ones it looks for the end of the
-// stream, because only the end has a checksum to compare.
+// inflate decodes the next rows of a block. Behind the last ones of the image it reads on to the end
+// of the stream, because only the end has a checksum to compare: a tile may have more rows. As in
+// GDAL, the stream may go on beyond the tile; then the checksum is not reached.
 func (t *tiffBlocks) inflate(rows []byte, isLast bool) error {
 	_, err := io.ReadFull(t.inflater, rows)
 	if err != nil {
@@ -78,7 +79,8 @@ func (t *tiffBlocks) inflate(rows []byte, isLast bool) error {
 		return nil
 	}
 
-	_, err = io.ReadFull(t.inflater, make([]byte, 1))
+	behind := (int(t.table.rows) - t.rows) * t.layout.rowBytes
+	_, err = io.CopyN(io.Discard, t.inflater, int64(behind+1))
 	if err != nil && err != io.EOF {
 		return contentError(err)
 	}

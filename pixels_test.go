@@ -607,6 +607,49 @@ func TestDamageBelow(t *testing.T) {
 	checkError(t, "a wrong checksum", err, "its checksum is wrong")
 }
 
+// TestDamageBehindImage: a tile at the edge of an image has rows that lie behind it, and its checksum is behind them. Statistics
+// compare it; a sample does not need it.
+func TestDamageBehindImage(t *testing.T) {
+	t.Parallel()
+	noise := make([]byte, 64*64*4) // it does not become smaller
+	for i := range noise {
+		noise[i] = byte(i * i * 7919 >> 8)
+	}
+	for _, c := range []struct {
+		name   string
+		height int
+		block  func(encoded []byte) []byte
+		damage string
+	}{
+		{"whole", 40, func(b []byte) []byte { return b }, ""},
+		{"a wrong checksum", 40, func(b []byte) []byte { b[len(b)-1]++; return b }, "tile 0 at 286: its checksum is wrong"},
+		{"the end is missing", 40, func(b []byte) []byte { return b[:len(b)-5] }, "tile 0 at 286: its compressed data ends too early"},
+		{"noise behind the image", 1, func([]byte) []byte {
+			var b bytes.Buffer
+			w := zlib.NewWriter(&b)
+			w.Write(noise)
+			w.Close()
+			return b.Bytes()
+		}, ""},
+	} {
+		f := plainTIFF()
+		f.compression = compressionDeflate
+		f.bits, f.format = 32, sampleFormatUint
+		f.width, f.height, f.columns, f.rows = 64, c.height, 64, 64
+		f.value = func(_, x, y int) float64 { return float64((x*7919 + y*104729) % 9973) }
+		f.block = func(_ int, encoded []byte) []byte { return c.block(encoded) }
+		r, err := openBytes("x.tif", f.build(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = r.sampleAt(t.Context(), 0, 0)
+		check(t, c.name+": error of the first sample", err, nil)
+		s, err := r.statistics(t.Context(), 200)
+		check(t, c.name+": error", err, nil)
+		check(t, c.name+": damage", value(s.Damage), c.damage)
+	}
+}
+
 // TestDeflateBomb: a strip of 16 MiB that claims little becomes no more than its block. The test is not parallel, because
 // it measures what the whole program allocates.
 func TestDeflateBomb(t *testing.T) {

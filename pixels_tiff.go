@@ -278,7 +278,7 @@ func (t *tiffBlocks) decode(column, row int, block []byte) (isWritten bool, err 
 	t.name = fmt.Sprintf("%s %d at %.0f", t.table.kind, n, offset)
 
 	// No encoding needs twice the bytes, however many the file states.
-	length = min(length, float64(2*len(block)+1024))
+	length = min(length, 2*t.table.rows*float64(t.layout.rowBytes)+1024)
 	t.encoded = slices.Grow(t.encoded[:0], int(length))[:int(length)]
 	err = readFull(t.file.r, t.encoded, int64(offset))
 	if err != nil {
