@@ -436,6 +436,15 @@ func (h *headerReader) place(m *extent, t [6]float64, source string, p crsParame
 	return m.locate(p, &h.crs)
 }
 
+// directions reports whether the columns of a raster are counted from the east, and its rows from
+// the south. Most are counted from the west and from the north, as is a raster without a place.
+func (m *extent) directions() (isFromEast, isFromSouth bool) {
+	if len(m.Transform) != 6 {
+		return false, false
+	}
+	return m.Transform[0] < 0, m.Transform[4] > 0
+}
+
 // locate sets what follows from the CRS of a raster that has a transform. Errors have the status
 // no_bbox.
 func (m *extent) locate(p crsParameters, l *lastCRS) error {

@@ -53,8 +53,7 @@ func (c *catalogue) getRelief(w http.ResponseWriter, r *http.Request) error {
 	rows := float64(*file.Height)
 	scale := min(1, float64(size)/max(columns, rows))
 	p := newHeightPicture(int(max(1, math.Round(columns*scale))), int(max(1, math.Round(rows*scale))))
-	isFromEast := len(file.Transform) == 6 && file.Transform[0] < 0
-	isFromSouth := len(file.Transform) == 6 && file.Transform[4] > 0
+	isFromEast, isFromSouth := file.directions()
 	for i := range p.places {
 		x := (float64(i%p.width) - 0.5) * columns / float64(p.width-2)
 		y := (float64(i/p.width) - 0.5) * rows / float64(p.height-2)

@@ -49,6 +49,7 @@ func (p *heightPicture) addGrid(file datasetFile) {
 	}
 
 	metres := metresOf(file.heightUnit())
+	isFromEast, isFromSouth := file.directions()
 	w := window{0, 0, gridHeights, gridHeights}
 	for i, at := range p.places {
 		x := at[0] / float64(*file.Width)
@@ -56,6 +57,12 @@ func (p *heightPicture) addGrid(file datasetFile) {
 		isInside := x >= 0 && x <= 1 && y >= 0 && y <= 1
 		if !isInside {
 			continue
+		}
+		if isFromEast {
+			x = 1 - x
+		}
+		if isFromSouth {
+			y = 1 - y
 		}
 		for way := interpolateCubic; way >= interpolateNearest && math.IsNaN(p.heights[i]); way /= 2 {
 			p.heights[i] = way.blend(file.Grid, w, x*(gridHeights-1)+0.5, y*(gridHeights-1)+0.5) * metres

@@ -180,6 +180,15 @@ func TestGridOfHeights(t *testing.T) {
 		isRight := math.Abs(p.heights[i]-want) < 0.1 || math.IsNaN(want) && math.IsNaN(p.heights[i])
 		check(t, fmt.Sprintf("height %v at %v is %v", p.heights[i], places[i], want), isRight, true)
 	}
+
+	// The grid begins in the north-west. The columns and rows of this file begin in the south-east.
+	file.Transform = []float64{-1, 0, 0, 0, 1, 0}
+	p = newHeightPicture(4, 1)
+	for i := range p.places {
+		p.places[i] = [2]float64{101 - 101.0/7*2.5, 51 - 51.0/7*3}
+	}
+	p.addGrid(file)
+	check(t, "a turned height is 28", math.Abs(p.heights[0]-28) < 0.1, true)
 }
 
 // TestKeptGrid: the grid has heights from edge to edge of a raster, also of one in many blocks or with few samples.

@@ -19,11 +19,13 @@ const (
 	rawBlockBytes    = 1 << 20 // of the blocks that samples without blocks of their own are read in
 )
 
-// raster is the first band of an elevation file: heights in rows from the north, read block by
+// raster is the first band of an elevation file: heights in the rows of the file, read block by
 // block. It is not safe for concurrent use.
 type raster struct {
 	width       int // samples
 	height      int
+	isFromEast  bool // see extent.directions
+	isFromSouth bool
 	blockWidth  int // samples; the last blocks of rows and columns may be cut by the raster's edge
 	blockHeight int
 
@@ -63,7 +65,7 @@ type sampleLayout struct {
 	rowBytes int // from a row to the next
 }
 
-// window is a rectangle of samples. The first row is the northernmost.
+// window is a rectangle of samples.
 type window struct {
 	x, y          int
 	width, height int
@@ -127,6 +129,8 @@ func (h *headerReader) openRaster(ctx context.Context, m *extent) (*raster, erro
 	if err != nil {
 		return nil, err
 	}
+
+	r.isFromEast, r.isFromSouth = m.directions()
 
 	// Samples mean the same in the overviews.
 	for _, image := range append(r.overviews, r) {

@@ -67,9 +67,9 @@ func (t *tiffBlocks) startInflater() error {
 	return nil
 }
 
-// inflate decodes the next rows of a block. Behind the last ones of the image it reads on to the end
-// of the stream, because only the end has a checksum to compare: a tile may have more rows. As in
-// GDAL, the stream may go on beyond the tile; then the checksum is not reached.
+// inflate decodes the next rows of a block. A tile may have rows behind the image, so after the
+// last ones it reads on to the end of the stream: only there is a checksum to compare. As in GDAL,
+// the stream may go on beyond the tile; then the checksum is not reached.
 func (t *tiffBlocks) inflate(rows []byte, isLast bool) error {
 	_, err := io.ReadFull(t.inflater, rows)
 	if err != nil {

@@ -286,6 +286,52 @@ func TestStatistics(t *testing.T) {
 	}
 }
 
+// TestStatisticsOfTurnedFiles: the same terrain has the same edges, grid and first spike, wherever the rows and columns of a file
+// begin.
+func TestStatisticsOfTurnedFiles(t *testing.T) {
+	t.Parallel()
+	const width, height = 40, 30
+	terrain := func(_, x, y int) float64 {
+		if x == 12 && y == 5 || x == 20 && y == 5 || x == 3 && y == 17 {
+			return 5000
+		}
+		return float64(100*y + x)
+	}
+	north := plainTIFF()
+	north.width, north.height, north.rows = width, height, 4
+	north.bits, north.format = 32, sampleFormatFloat
+	north.value = terrain
+	want, err := must(openBytes("x.tif", north.build(), nil)).statistics(t.Context(), 1000)
+	check(t, "error", err, nil)
+	check(t, "first spike", *want.SpikeAt, [2]int{12, 5})
+
+	for _, columns := range []int{0, 16} {
+		for _, step := range [][2]float64{{10, -10}, {10, 10}, {-10, -10}, {-10, 10}} {
+			name := fmt.Sprintf("tiles of %d columns, steps %v", columns, step)
+			f := north
+			f.columns = columns
+			if columns > 0 {
+				f.rows = 16
+			}
+			f.place = with(doubles(tagModelTransformation, step[0], 0, 0, 500_000, 0, step[1], 0, 5_400_000, 0, 0, 0, 0, 0, 0, 0, 1), testKeys())
+			f.value = func(band, x, y int) float64 {
+				if step[0] < 0 {
+					x = width - 1 - x
+				}
+				if step[1] > 0 {
+					y = height - 1 - y
+				}
+				return terrain(band, x, y)
+			}
+			got, err := must(openBytes("x.tif", f.build(), nil)).statistics(t.Context(), 1000)
+			check(t, name+": error", err, nil)
+			check(t, name+": edges", got.Edges, want.Edges)
+			check(t, name+": grid", fmt.Sprint(got.Grid), fmt.Sprint(want.Grid))
+			check(t, name+": first spike", *got.SpikeAt, *want.SpikeAt)
+		}
+	}
+}
+
 // TestStatisticsOfDamage: blocks that cannot be decoded are counted, and the others are read. Without heights, figures are null.
 func TestStatisticsOfDamage(t *testing.T) {
 	t.Parallel()

@@ -50,7 +50,7 @@ type heightFigures struct {
 	ModeSamples int64  `json:"mode_samples"`
 
 	// Spikes is how many heights stand out from all those around them, and SpikeAt the column and
-	// the row of the first.
+	// the row of the northernmost, counted from the north-west.
 	Spikes  int64   `json:"spikes"`
 	SpikeAt *[2]int `json:"spike_at"`
 
@@ -169,6 +169,8 @@ type heightCounter struct {
 	squares float64 // the sum of the squared distances from the mean
 	slots   []modeSlot
 
+	firstSpike int // the number of samples before SpikeAt, row by row from the north-west
+
 	// The last two rows, and where the lower one begins.
 	above, row []float64
 	x, y       int
@@ -286,12 +288,25 @@ func (c *heightCounter) vote(v float64, times int64) {
 	}
 }
 
+// turn turns the column and the row of a sample, counted from the north-west, into those in the
+// file, or back.
+func (r *raster) turn(column, row int) (int, int) {
+	if r.isFromEast {
+		column = r.width - 1 - column
+	}
+	if r.isFromSouth {
+		row = r.height - 1 - row
+	}
+	return column, row
+}
+
 // addPlaces keeps those heights of a part of the raster that lie at the places of Edges and Grid.
 // The part has a row of heights, or one that stands for all. Those that are kept are rounded to
 // thousandths, because they are most of what is stored.
 func (c *heightCounter) addPlaces(heights []float64, part window) {
 	r := c.r
 	keep := func(x, y int, into *height) {
+		x, y = r.turn(x, y)
 		column := x - part.x
 		row := y - part.y
 		isInside := column >= 0 && column < part.width && row >= 0 && row < part.height
@@ -323,7 +338,14 @@ func (c *heightCounter) findSpikes(below []float64) {
 			continue
 		}
 		c.Spikes++
-		c.SpikeAt = cmp.Or(c.SpikeAt, &[2]int{c.x + i, c.y})
+
+		// Blocks do not come in the order of rows.
+		column, row := c.r.turn(c.x+i, c.y)
+		place := row*c.r.width + column
+		if c.SpikeAt == nil || place < c.firstSpike {
+			c.firstSpike = place
+			c.SpikeAt = &[2]int{column, row}
+		}
 	}
 }
 
