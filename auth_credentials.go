@@ -82,8 +82,8 @@ func (k key) passwordProof(found passwordRecord, expires int64) string {
 // valid at the time now.
 func (ring *keyring) verifyProof(proof string, found passwordRecord, now time.Time) bool {
 	end, _, _ := strings.Cut(proof, ".")
-	expires, _ := strconv.ParseInt(end, 10, 64) // after an error, it is 1970 or centuries away
-	if now.Unix() >= expires {
+	expires, err := strconv.ParseInt(end, 10, 64)
+	if err != nil || now.Unix() >= expires {
 		return false
 	}
 
