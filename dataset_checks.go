@@ -97,8 +97,9 @@ func (k fileKind) isTile() bool { return k.orientation == isNorthUp || k.orienta
 
 // fileSet holds the records of a dataset in the order of paths, and what the checks found.
 type fileSet struct {
-	expected storedExpectation
-	lines    []expectedLine
+	expected    storedExpectation
+	lines       []expectedLine
+	notCompared []string // lines that fail without a file that differs, and why
 
 	files      []fileRecord
 	heights    []*heightRecord

@@ -437,11 +437,18 @@ func (s *fileSet) checkExpected(ctx context.Context) error {
 		if line.name == lineOfHeights && len(s.unmeasured) > 0 {
 			result.Passed = false
 			result.Detail += ", and not all heights were read"
+			s.notCompared = append(s.notCompared, "heights: not all were read: "+mostFrequent(s.unmeasured))
 		}
 		s.lines = append(s.lines, result)
 	}
 
-	return s.checkBoundary(ctx)
+	err := s.checkBoundary(ctx)
+
+	// These lines are one finding, because it has no file.
+	if s.notCompared != nil {
+		s.foundIn(findingSpecification, noFile, strings.Join(s.notCompared, "; "))
+	}
+	return err
 }
 
 // checkBoundary replaces the missing tiles of a grid by those that are missing inside the boundary.
@@ -488,7 +495,7 @@ func (s *fileSet) checkBoundary(ctx context.Context) error {
 
 	s.lines = append(s.lines, line)
 	if !isCompared {
-		s.foundIn(findingSpecification, noFile, "boundary: "+line.Detail)
+		s.notCompared = append(s.notCompared, "boundary: "+line.Detail)
 	}
 
 	return nil

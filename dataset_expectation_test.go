@@ -134,12 +134,17 @@ func TestBoundary(t *testing.T) {
 		})
 	}
 
-	// Without a grid, nothing can be said about the boundary.
+	// Without a grid, nothing can be said about the boundary, and without heights nothing about them. This is one
+	// finding, because its path is that of the whole dataset.
 	d := delivery{"single", map[string]*fileRow{}}
 	d.tile("a.tif", "EPSG:4326", 0, 0, 1, 1, 0.01, 0.01)
 	boundary := square(0, 0, 1, 1)
 	s, found := d.checkExpecting(t, expectation{Boundary: &boundary})
 	if s.lines[0].Passed || fmt.Sprint(found[findingSpecification]) != "[.: boundary: the tiles form no grid]" {
+		t.Errorf("%+v, found %v", s.lines, found)
+	}
+	s, found = d.checkExpecting(t, expectation{Boundary: &boundary, Heights: "0 to 10"})
+	if s.lines[0].Passed || fmt.Sprint(found[findingSpecification]) != "[.: heights: not all were read: 1 file not read yet; boundary: the tiles form no grid]" {
 		t.Errorf("%+v, found %v", s.lines, found)
 	}
 }
@@ -497,9 +502,10 @@ func TestExpectCommand(t *testing.T) {
 	says(0, "5 of 5 files located", "dataset", "expect", "tiles", "--posting", "", "--crs", "EPSG:4326", "--boundary", file)
 	says(0, "CRS: EPSG:4326 (WGS 84)\nboundary: yes\n", "dataset", "expect", "tiles")
 	says(0, "EXPECTED\n  pass: CRS EPSG:4326 (WGS 84): 0 of 5 files differ\n  pass: boundary 100 % covered: 100 %, 0 tiles missing\n", "report", "tiles")
-	says(0, "5 of 5 files located", "dataset", "expect", "tiles", "--heights", "-10 to 3000")
+	says(0, "5 of 5 files located; 1 not as specified", "dataset", "expect", "tiles", "--heights", "-10 to 3000")
 	says(0, "boundary: yes\n", "dataset", "expect", "tiles")
-	says(0, "  fail: heights -10 to 3000: 0 of 5 files differ, and not all heights were read\n", "report", "tiles")
+	says(3, "  fail: heights -10 to 3000: 0 of 5 files differ, and not all heights were read\n", "report", "tiles")
+	says(3, "\n  .: heights: not all were read: 5 files not read yet\n", "report", "tiles")
 	says(0, "5 of 5 files located", "dataset", "expect", "tiles", "--heights", "")
 	says(1, "--boundary: ", "dataset", "expect", "tiles", "--boundary", file+".txt")
 	says(1, "no such file", "dataset", "expect", "tiles", "--boundary", file+".none")

@@ -205,19 +205,26 @@ type acceptRequest struct {
 
 // acceptFindings answers POST /api/v1/datasets/{id}/accepted-findings with the paths that are newly
 // accepted. It accepts all findings of the code, present and future, whose path matches one of the
-// given ones (see flagAccepted). Without a path it accepts all findings of the code.
+// given ones (see flagAccepted). The path of a missing tile is its name; the path that its file
+// should have stands for it. Without a path it accepts all findings of the code.
 func (c *catalogue) acceptFindings(w http.ResponseWriter, r *http.Request, in acceptRequest) error {
 	const areKnown = `
 		SELECT NOT EXISTS (
 			SELECT FROM unnest($2::text[]) p (path)
-			WHERE $3 NOT IN ('missing', 'mixed')
-				AND p.path NOT LIKE '%/'
+			WHERE p.path NOT LIKE '%/'
 				AND length(p.path) - length(replace(p.path, '*', '')) NOT BETWEEN 1 AND 4
 				AND NOT EXISTS (
-					SELECT FROM elevation_dataset_file_meta f WHERE f.dataset_id = $1 AND f.path = p.path
+					SELECT
+					FROM elevation_dataset_file_meta f
+					WHERE f.dataset_id = $1 AND f.path = p.path AND $3 NOT IN ('missing', 'mixed')
 				)
 				AND NOT EXISTS (
 					SELECT FROM dataset_findings f WHERE f.dataset_id = $1 AND f.code = $3 AND f.path = p.path
+				)
+				AND NOT EXISTS (
+					SELECT
+					FROM dataset_findings f
+					WHERE f.dataset_id = $1 AND f.code = $3 AND f.tile ->> 'expected' = p.path
 				)
 		)`
 
@@ -229,44 +236,28 @@ func (c *catalogue) acceptFindings(w http.ResponseWriter, r *http.Request, in ac
 			note,
 			accepted_by
 		)
-		SELECT $1, $2, path, $4, $5
-		FROM unnest($3::text[]) path
+		SELECT $1, $2, coalesce(f.path, p.path), $4, $5
+		FROM unnest($3::text[]) p (path)
+		LEFT JOIN dataset_findings f ON f.dataset_id = $1 AND f.code = $2 AND f.tile ->> 'expected' = p.path
 		ON CONFLICT DO NOTHING
 		RETURNING ` + acceptedColumns
 
-	var v invalid
-	paths := []*string{in.Path} // nil: all of the code
-	if in.Paths != nil {
-		v.check(in.Path == nil, "path", fieldExclusive, "cannot be given with paths")
-		v.check(len(in.Paths) > 0, "paths", fieldMissing, "must name at least one finding")
-		paths = nil
-	}
-	for _, path := range in.Paths {
-		paths = append(paths, &path)
-	}
-
-	v.check(severities()[in.Code] != "", "code", fieldUnknown, "must be the code of a finding")
-	v.check(isText(in.Note, 1000), "note", fieldMalformed, "must say why, in text of 1 to 1,000 characters")
-
-	for _, path := range paths {
-		v.check(path == nil || isFindingPath(*path), "path", fieldMalformed,
-			"must be the path of a finding, a folder with a slash at its end, or a pattern; "+
-				"leave it out to accept all findings of the code")
-	}
-	if err := v.err(); err != nil {
+	paths, err := in.check()
+	if err != nil {
 		return err
 	}
 
 	ctx := r.Context()
 	var accepted []acceptedFinding
-	err := c.changeDataset(r, "finding.accept", func(tx pgx.Tx, d dataset) (_, _ any, err error) {
-		// The path of one file must be known.
-		known, err := scalar[bool](ctx, tx, "look for the files", areKnown, d.ID, paths, in.Code)
+	err = c.changeDataset(r, "finding.accept", func(tx pgx.Tx, d dataset) (_, _ any, err error) {
+		// The path of one file or finding must be known.
+		known, err := scalar[bool](ctx, tx, "look for the findings", areKnown, d.ID, paths, in.Code)
 		if err != nil {
 			return nil, nil, err
 		}
 		if !known {
-			return nil, nil, invalid{{"path", fieldNotFound, "the dataset has no such file"}}.err()
+			return nil, nil, invalid{{"path", fieldNotFound,
+				"the dataset has no such file or finding; a missing tile is named as in EPSG:4326 7 46"}}.err()
 		}
 
 		accepted, err = collect[acceptedFinding](ctx, tx, "accept findings", query,
@@ -284,9 +275,29 @@ func (c *catalogue) acceptFindings(w http.ResponseWriter, r *http.Request, in ac
 	return writeCreated(w, object{"items": accepted, "next_cursor": nil}, "", err)
 }
 
-// isFindingPath reports whether a path of findings can be accepted.
-func isFindingPath(path string) bool {
-	return path != "" && len(path) <= maxPath && !strings.ContainsRune(path, 0)
+// check returns the paths of the request; nil stands for all findings of the code. The error is a
+// 422 that says which fields are wrong.
+func (in acceptRequest) check() (paths []*string, err error) {
+	var v invalid
+	if in.Paths == nil {
+		paths = append(paths, in.Path)
+	} else {
+		v.check(in.Path == nil, "path", fieldExclusive, "cannot be given with paths")
+		v.check(len(in.Paths) > 0, "paths", fieldMissing, "must name at least one finding")
+	}
+	for _, path := range in.Paths {
+		paths = append(paths, &path)
+	}
+
+	v.check(severities()[in.Code] != "", "code", fieldUnknown, "must be the code of a finding")
+	v.check(isText(in.Note, 1000), "note", fieldMalformed, "must say why, in text of 1 to 1,000 characters")
+
+	for _, path := range paths {
+		isPath := path == nil || *path != "" && len(*path) <= maxPath && !strings.ContainsRune(*path, 0)
+		v.check(isPath, "path", fieldMalformed,
+			"must be the path of a finding, a folder with a slash at its end, or a pattern; leave it out for all")
+	}
+	return paths, v.err()
 }
 
 // reopenFinding answers DELETE /api/v1/datasets/{id}/accepted-findings/{accepted}. The report then

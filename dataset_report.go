@@ -171,7 +171,7 @@ EXPECTED
 {{.Code}}: {{.Detail}} ({{.Total}}{{with valueOr .New 0}}, {{.}} new{{end}})
 {{range .Files}}  {{line .Path}}: {{line .Detail}}
 {{end}}
-{{- range .Tiles}}  {{line .String}}
+{{- range .Tiles}}  {{line .Name}}: {{line .String}}
 {{end}}
 {{- if .More}}  and {{.More}} more: {{.All}}
 {{end}}

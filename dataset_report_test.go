@@ -471,6 +471,40 @@ func TestAcceptedFindings(t *testing.T) {
 	}
 }
 
+// TestAcceptedMissing: a missing tile is accepted by its name, or by the path that its file should have. The text has both.
+func TestAcceptedMissing(t *testing.T) {
+	t.Parallel()
+	ts := startServer(t, nil)
+	c := ts.signIn("ada", datasetRead, datasetManage, datasetAnalyze)
+	name := func(x, y int) string { return fmt.Sprintf("dtm_32_%d_%d.tif", x, y) }
+	var files []any
+	for i := range 36 {
+		x, y := 500+i%6, 5200+i/6
+		if x != y-4700 || i == 0 || i == 35 { // four are missing: 501 5201 to 504 5204
+			files = append(files, name(x, y), utmTIFF(32632, float64(x)*1000, float64(y)*1000))
+		}
+	}
+	dataset := ts.tilesIn(c, "tiles", files...)
+	text := string(c.must(200, "GET", dataset+"/report", nil, "Accept: text/plain").body)
+	checkHas(t, "text", text, "\n  EPSG:32632 501000 5201000: "+name(501, 5201)+": from 501000 m, 5201000 m to 502000 m, 5202000 m\n")
+
+	accept := dataset + "/accepted-findings"
+	for _, path := range []string{"nonsense", name(500, 5200)} {
+		a := c.refused(422, "invalid", "POST", accept, map[string]any{"code": "missing", "paths": []string{path}, "note": "a lake"})
+		checkHas(t, "refusal", string(a.body), "a missing tile is named as in EPSG:")
+	}
+	paths := []string{name(501, 5201), "EPSG:32632 502000 5202000", "EPSG:32632 501000 5201000"}
+	items := c.must(201, "POST", accept, map[string]any{"code": "missing", "paths": paths, "note": "lakes"}).items()
+	accepted := make([]string, len(items))
+	for i, item := range items {
+		accepted[i] = item["path"].(string)
+	}
+	slices.Sort(accepted)
+	check(t, "accepted tiles", strings.Join(accepted, ", "), "EPSG:32632 501000 5201000, EPSG:32632 502000 5202000")
+	check(t, "missing tiles after that", fmt.Sprint(c.reported(dataset)["missing"]), "[EPSG:32632 503000 5203000 EPSG:32632 504000 5204000]")
+	c.refused(409, "already_accepted", "POST", accept, map[string]any{"code": "missing", "path": name(501, 5201), "note": "again"})
+}
+
 // TestNeverAnalysed: of a dataset that was never analysed the report says so, and the command ends as with findings.
 func TestNeverAnalysed(t *testing.T) {
 	t.Parallel()

@@ -13,7 +13,7 @@ import (
 
 // checksVersion is stored with results. Raise it when the checks may find something else in the
 // same rows: then they run again after the next analysis, even if no file has changed.
-const checksVersion = 3
+const checksVersion = 4
 
 // results holds all that the checks found in the rows of a dataset. It is stored when an analysis
 // ends.
