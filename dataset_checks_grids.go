@@ -332,7 +332,7 @@ func (off tileMisfit) String() string {
 		return fmt.Sprintf("moved by %g pixels in x, %g in y", west, south)
 	case isLarger:
 		const format = "larger than its cell by %g pixels in the west, %g south, %g east, %g north"
-		return fmt.Sprintf(format, -west, -south, east, north)
+		return fmt.Sprintf(format, round(-west), round(-south), east, north)
 	}
 
 	return fmt.Sprintf("its edges are off by %g pixels in the west, %g south, %g east, %g north",

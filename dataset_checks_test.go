@@ -288,6 +288,9 @@ func faultsOfPlace() []plantedFault {
 			r[at].box = [4]float64{504_800, 5_409_800, 506_200, 5_411_200}
 		}, map[string]string{"misaligned": at + ": larger than its cell by 200 pixels in the west, 200 south, 200 east, 200 north",
 			"overlap": at + ": it overlaps 8 tiles by 0.96 km², first "}},
+		{"a pixel more in the east", "UTM", func(r map[string]*fileRow) { r[at].box[2] += 30 }, map[string]string{
+			"misaligned": at + ": larger than its cell by 0 pixels in the west, 0 south, 30 east, 0 north",
+			"overlap":    at + ": it overlaps 1 tile by 0.03 km², first " + utmTile(506, 5410)}},
 		{"half a tile", "UTM", func(r map[string]*fileRow) { r[at].box[2] -= 500 }, map[string]string{
 			"misaligned": at + ": it covers 50 % of its cell: its edges are off by 0 pixels in the west, 0 south, -500 east, 0 north"}},
 		{"a mosaic beside its tiles", "UTM", func(r map[string]*fileRow) {

@@ -167,9 +167,12 @@ func (c *catalogue) elevations(r *http.Request, in elevationRequest) (found []el
 		return nil, err
 	}
 
-	f := fileFilter{status: new(fileStatusOK), sort: []string{sortFinest}}
+	f := fileFilter{status: new(fileStatusOK), sort: []string{sortFinest}, datasetID: in.Dataset}
 	if in.Dataset != nil {
-		f.datasets = []int64{*in.Dataset}
+		_, err := c.findDataset(r.Context(), actorOf(r), *in.Dataset)
+		if err != nil {
+			return nil, err
+		}
 	}
 	if _, err := c.selectVisible(r, &f); err != nil {
 		return nil, err

@@ -110,8 +110,19 @@ func TestElevation(t *testing.T) {
 	a = reader.must(200, "GET", "/api/v1/elevation?point=8.5,47.5", nil)
 	check(t, "reason", a.text("reason"), "heights not read: the file has changed since it was analysed")
 
-	// A hidden dataset has no heights for others.
+	// A hidden dataset has no heights for others, and is refused as one that does not exist.
 	root.must(200, "PATCH", dataset, map[string]string{"requires": "lidar.see"})
-	a = reader.must(200, "GET", "/api/v1/elevation?point=8.5,47.5&dataset=1", nil)
+	a = reader.must(200, "GET", "/api/v1/elevation?point=8.5,47.5", nil)
 	check(t, "reason for a hidden dataset", a.text("reason"), "no file covers the point")
+	for _, id := range []int{1, 99} {
+		const query = "/api/v1/elevation?%s=8.5,47.5%s&dataset=%d"
+		want := reader.refused(404, "not_found", "GET", fmt.Sprint("/api/v1/datasets/", id), nil).text("detail")
+		for _, got := range []answer{
+			reader.refused(404, "not_found", "GET", fmt.Sprintf(query, "point", "", id), nil),
+			reader.refused(404, "not_found", "GET", fmt.Sprintf(query, "line", ",9,48", id), nil),
+			reader.refused(404, "not_found", "POST", "/api/v1/elevation", map[string]any{"points": points, "dataset": id}),
+		} {
+			check(t, fmt.Sprintf("refusal for dataset %d", id), got.text("detail"), want)
+		}
+	}
 }
