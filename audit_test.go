@@ -29,7 +29,7 @@ import (
 const (
 	maxFileTokens     = 5_000
 	maxTestFileTokens = 8_000
-	maxProgramTokens  = 213_882
+	maxProgramTokens  = 214_130
 	maxAuditorTokens  = 33_500
 )
 

@@ -519,12 +519,17 @@ func vrtCommand(ctx context.Context, o invocation, d dataset) error {
 
 // elevationCommand is "cairn elevation LON LAT".
 func elevationCommand(ctx context.Context, o invocation) error {
-	points := ""
-	for point := range slices.Chunk(o.names, 2) {
-		points += ",[" + strings.Join(point, ",") + "]"
+	var points [][]float64
+	for words := range slices.Chunk(o.names, 2) {
+		point := readNumbers(strings.Join(words, ","))
+		if len(words) != 2 || len(point) != 2 {
+			return fmt.Errorf("elevation takes longitudes and latitudes in degrees, such as 9.05 48.8: %w", errUsage)
+		}
+		points = append(points, point)
 	}
+	text, _ := json.Marshal(points) // finite numbers: there is no error
 	o.names = nil
-	o.options.Set("points", "["+points[1:]+"]")
+	o.options.Set("points", string(text))
 
 	const line = "$height\t$path\t$dataset\t${resolution_m:.6}\t$vertical_crs\t$reason"
 	return calls("POST /elevation", "points{} interpolation", line)(ctx, o)

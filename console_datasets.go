@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"net/url"
@@ -22,7 +23,7 @@ func (c *console) datasetsPage(api *apiReader) any {
 	}
 }
 
-// health says how a dataset is: whether its directory could be read, and whether it has problems.
+// health says how a dataset is: whether its directory could be read, and how many findings it has.
 type health struct {
 	Class string // of the style sheet
 	Text  string
@@ -30,9 +31,9 @@ type health struct {
 }
 
 // healthOf returns the health of a dataset by the analysis that addAnalyses has found and by the
-// overview of its report. Notes are no problems.
+// overview of its report. With notes only, it is good.
 func healthOf(d datasetDetails) health {
-	problems := plural(d.Report.Errors+d.Report.Warnings, "problem")
+	counts := d.Report.Counts()
 	hasFailed := d.Analysis != nil && d.Analysis.State == stateFailed
 
 	switch {
@@ -41,15 +42,15 @@ func healthOf(d datasetDetails) health {
 	case hasFailed:
 		return health{"bad", "last analysis failed", 0}
 	case d.Report.Errors > 0:
-		return health{"bad", problems, 1}
+		return health{"bad", counts, 1}
 	case d.Report.Warnings > 0:
-		return health{"warn", problems, 2}
+		return health{"warn", counts, 2}
 	case d.Report.Verdict == nothingLocated:
 		return health{"warn", "no file located", 3}
 	case d.Report.Verdict == notChecked:
 		return health{"dim", "not checked", 4}
 	default:
-		return health{"good", "fine", 5}
+		return health{"good", cmp.Or(counts, "fine"), 5}
 	}
 }
 

@@ -147,7 +147,7 @@ func TestHealth(t *testing.T) {
 	for _, found := range order {
 		got = append(got, found[1]+" "+found[2])
 	}
-	want := "bad directory unreachable, bad 1 problem, dim not checked, good fine"
+	want := "bad directory unreachable, bad 1 error, dim not checked, good fine"
 	check(t, "health", strings.Join(got, ", "), want)
 	checkHas(t, "page", page, fmt.Sprintf(`<td class="n">%d B</td>`, len(file)))
 	checkLacks(t, "page", page, "First steps")

@@ -210,6 +210,7 @@ func (c *catalogue) mayRequire(ctx context.Context, tx pgx.Tx, r *http.Request, 
 		return err
 	}
 	isKnown := after == "" || slices.Contains(known, after)
-	v.check(isKnown, "requires", fieldUnknown, "there is no such permission")
+	v.check(isKnown, "requires", fieldUnknown,
+		"there is no such permission: declare it by POST /api/v1/permissions, or on the page Roles")
 	return v.err()
 }

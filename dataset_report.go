@@ -22,6 +22,7 @@ type folderReport struct {
 	DatasetID int64  `json:"dataset_id"`
 	Dataset   string `json:"dataset"`
 	Verdict   string `json:"verdict"`
+	Counts    string `json:"-"` // see resultOverview
 	reportState
 	Summary string `json:"summary"` // one line
 	resultSummary
@@ -148,7 +149,7 @@ func writeGaps(w http.ResponseWriter, r *http.Request, d dataset, grids []tileGr
 // scripts. Then come a running analysis, the expectation, the findings, the contents, and what was
 // not examined.
 const reportTemplate = `{{.Summary}}
-{{if eq .Verdict "findings"}}{{len .Findings}} finding{{if ne (len .Findings) 1}}s{{end}}
+{{if eq .Verdict "findings"}}{{.Counts}}
 {{- else if eq .Verdict "no_findings"}}no findings
 {{- else if eq .Verdict "nothing_located"}}no file located
 {{- else}}not checked
@@ -339,6 +340,7 @@ func (d dataset) report(ctx context.Context, q querier) (folderReport, error) {
 		return report, err
 	}
 	report.Verdict = overview[d.ID].Verdict
+	report.Counts = overview[d.ID].Counts()
 	report.reportState = stored.reportState
 	report.resultSummary = stored.Summary
 

@@ -243,7 +243,7 @@ func TestNightly(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(ts.datasets, "tiles", fmt.Sprint(i, ".tif")), content, 0o644); err != nil {
 			t.Fatal(err)
 		}
-		night(3*i, []string{"\nno findings", "\n1 finding:"}[i])
+		night(3*i, []string{"\nno findings", "\n1 error:"}[i])
 	}
 	c.must(201, "POST", dataset+"/accepted-findings", map[string]string{"code": "no_extent", "path": "1.tif", "note": "known"})
 	night(0, "\nno findings")
@@ -421,7 +421,7 @@ func TestAcceptedFindings(t *testing.T) {
 		}
 	}
 	const sum = "18 of 20 files located; 2 corrupt; 2 missing tiles"
-	report(3, sum, "2 findings: dataset tiles, 20 files, analysed ")
+	report(3, sum, "4 errors: dataset tiles, 20 files, analysed ")
 	accept := func(body map[string]any) map[string]any {
 		t.Helper()
 		return onlyItem(t, "accepted", c.must(201, "POST", dataset+"/accepted-findings", body).items())
@@ -452,7 +452,7 @@ func TestAcceptedFindings(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.analyze(dataset, nil)
-	report(3, "18 of 21 files located; 3 corrupt; 2 missing tiles", "1 finding:")
+	report(3, "18 of 21 files located; 3 corrupt; 2 missing tiles", "1 error:")
 	c.must(204, "DELETE", fmt.Sprint(dataset, "/accepted-findings/", last), nil)
 	c.refused(404, "not_found", "DELETE", fmt.Sprint(dataset, "/accepted-findings/", last), nil)
 	if got := c.reported(dataset); fmt.Sprint(got["missing"]) != "[EPSG:32632 506000 5200000]" {

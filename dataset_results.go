@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"path"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -696,6 +697,18 @@ type resultOverview struct {
 	Warnings  int64      `json:"warnings"`
 	Notes     int64      `json:"notes"`
 	CheckedAt *time.Time `json:"checked_at"` // null: never
+}
+
+// Counts returns the numbers of findings by severity, such as "2 errors, 1 note".
+func (o resultOverview) Counts() string {
+	var texts []string
+	for i, n := range [...]int64{o.Errors, o.Warnings, o.Notes} {
+		severity := [...]string{severe, warning, note}[i]
+		if n > 0 {
+			texts = append(texts, plural(n, severity))
+		}
+	}
+	return strings.Join(texts, ", ")
 }
 
 // Verdicts.
