@@ -134,7 +134,6 @@ func (s *fileSet) checkAttributes() {
 					of.latitude = math.Floor(r.y + r.h/2)
 				}
 			}
-
 			return of
 		}
 
@@ -161,7 +160,6 @@ func (s *fileSet) checkAttributes() {
 			for value, n := range counts {
 				all[of][value] += n
 			}
-
 			if len(usual) == 1 {
 				usualOfAll[of] = append(usualOfAll[of], usual...)
 			}

@@ -276,24 +276,38 @@ func (s *fileSet) findFlat(h *heightRecord) string {
 	return fmt.Sprintf("%g all over; of %d heights of its neighbours, %d are like that", h.Min, len(all), near)
 }
 
-// findFeet says that the heights are in feet, among neighbours in metres. Low heights are left out:
-// rounding changes their ratio too much.
+// findFeet says that the heights are in feet, among neighbours in metres: most of those along all
+// sides, or all along one side, where a lot in feet begins. Low heights are left out: rounding
+// changes their ratio too much. One side with the same step all along, to a hundredth, is not
+// enough: it may be a wall between level grounds.
 func (s *fileSet) findFeet(h *heightRecord) string {
 	const (
 		ratio  = 3.2808
 		lowest = 20
 	)
-	like := 0
-	all, _ := s.around(h)
-	for _, p := range all {
-		if math.Abs(p[1]) >= lowest && math.Abs(p[0]/p[1]/ratio-1) < 0.03 {
-			like++
+	var like, all int
+	var isLot bool
+	for side := range h.edges {
+		pairs := s.pairs(h, side)
+		before := like
+		for _, p := range pairs {
+			if math.Abs(p[1]) >= lowest && math.Abs(p[0]/p[1]/ratio-1) < 0.03 {
+				like++
+			}
+		}
+		all += len(pairs)
+
+		if like-before == edgeHeights {
+			steps := offsets(pairs)
+			isLot = isLot || steps[edgeHeights-1]-steps[0] > steps[0]/100
 		}
 	}
-	if like < edgeHeights || like*4 < len(all)*3 {
+
+	areMost := like >= edgeHeights && like*4 >= all*3
+	if !isLot && !areMost {
 		return ""
 	}
-	return fmt.Sprintf("%d of %d heights along its edges are 3.28 times those of its neighbours: feet?", like, len(all))
+	return fmt.Sprintf("%d of %d heights along its edges are 3.28 times those of its neighbours: feet?", like, all)
 }
 
 // checkVoids finds files with at least 2 % of voids, and with five times the share that nine tenths

@@ -359,6 +359,42 @@ func TestSteps(t *testing.T) {
 	}
 }
 
+// TestLotInFeet: tiles of a lot in feet are found where the lot meets tiles in metres, and no others.
+func TestLotInFeet(t *testing.T) {
+	t.Parallel()
+	d, _ := landscapeTiles(t, func(column, _ int, f *pixelTIFF) {
+		value := f.value
+		if column >= 14 {
+			f.value = func(band, x, y int) float64 { return value(band, x, y) / 0.3048 }
+		}
+	})
+	_, found := d.check(t)
+	check(t, "most tiles are found", len(found["range"]) >= 12, true)
+	for code, lines := range found {
+		for _, line := range lines {
+			isFeet := code == "range" && strings.HasSuffix(line, "are 3.28 times those of its neighbours: feet?")
+			check(t, code+" "+line, isFeet && strings.HasPrefix(line, "tile_o"), true)
+		}
+	}
+}
+
+// TestWallInRatio: a wall between level grounds is no lot in feet, although the heights above it are 3.28 times those below.
+func TestWallInRatio(t *testing.T) {
+	t.Parallel()
+	d, _ := landscapeTiles(t, func(column, _ int, f *pixelTIFF) {
+		value := f.value
+		f.value = func(band, x, y int) float64 {
+			low := 100 + value(band, x, y)/10_000
+			if column >= 14 {
+				return low + 228
+			}
+			return low
+		}
+	})
+	_, found := d.check(t)
+	check(t, "tiles in feet", len(found["range"]), 0)
+}
+
 // noise returns a number from -1 to 1 for each place of a lattice.
 func noise(seed, ix, iy int64) float64 {
 	h := uint64(ix)*0x9E3779B97F4A7C15 ^ uint64(iy)*0xC2B2AE3D27D4EB4F ^ uint64(seed)*0x165667B19E3779F9
