@@ -96,6 +96,7 @@ func (g *tileGrid) compareBoundary(ctx context.Context, boundary area) (covered 
 
 	g.gaps = without(w.runs, tiles)
 	g.Missing = tilesIn(g.gaps)
+	g.Open = false
 	if g.Missing == 0 {
 		return 100, nil
 	}

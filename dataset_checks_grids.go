@@ -23,6 +23,7 @@ type tileGrid struct {
 	East    float64 `json:"step_x"`
 	North   float64 `json:"step_y"`
 	Missing int64   `json:"missing"`
+	Open    bool    `json:"outline_open,omitempty"` // tiles that are missing at the outline are not found
 
 	Definition string `json:"definition,omitempty"` // of a CRS without a code, as a row has it
 
@@ -163,40 +164,37 @@ type edgeLine struct {
 func lattice(edges []float64, size, pixel float64) (origin, step float64) {
 	slices.Sort(edges)
 
-	var lines []edgeLine
+	lines := []edgeLine{{at: edges[0]}}
+	last := 0
 	for _, edge := range edges {
-		last := len(lines) - 1
-		if last >= 0 && edge-lines[last].at <= pixel*maxMisfit {
-			lines[last].tiles++
-		} else {
-			lines = append(lines, edgeLine{edge, 1})
+		if edge-lines[last].at > pixel*maxMisfit {
+			lines = append(lines, edgeLine{at: edge})
+			last++
 		}
+		lines[last].tiles++
 	}
 
 	// The distances of neighbours; 1.001 allows for rounded coordinates. Between two neighbours
-	// there may be lines of misplaced tiles.
-	const between = 20
+	// there may be lines of a few misplaced tiles.
 	var steps []float64
 	for i, line := range lines {
-		for _, other := range lines[max(0, i-between):i] {
+		for _, other := range lines[max(0, i-20):i] {
 			d := line.at - other.at
 			isNeighbour := d >= size/2 && d <= size*1.001
 			if isNeighbour {
-				tiles := min(line.tiles, other.tiles)
-				steps = append(steps, slices.Repeat([]float64{d}, tiles)...)
+				steps = append(steps, slices.Repeat([]float64{d}, min(line.tiles, other.tiles))...)
 			}
 		}
 	}
 
 	step = size
-	if len(steps) > 0 {
+	if steps != nil {
 		slices.Sort(steps)
 		step = steps[len(steps)/2] // of two, the larger: misplaced tiles come closer to others
 	}
 
-	first := edges[0]
 	for i, edge := range edges {
-		edges[i] = edge - step*math.Round((edge-first)/step)
+		edges[i] = edge - step*math.Round((edge-lines[0].at)/step)
 	}
 
 	return median(edges), step
@@ -493,7 +491,7 @@ func (s *fileSet) findMissing(g *tileGrid) {
 	}
 
 	g.runs = mergeRuns(g.runs)
-	g.gaps = g.findGaps(g.runs)
+	g.gaps, g.Open = g.findGaps(g.runs)
 	g.Missing = tilesIn(g.gaps)
 
 	// Each far tile is one finding.
@@ -585,12 +583,11 @@ func (s *fileSet) neighboursOfMissing() (wanted []wantedTile) {
 func (s *fileSet) neighbour(g *tileGrid, tile missingTile) tileCell {
 	const tried = 8
 	at := g.find(tile.Row, tile.Column)
-	first := max(0, at-tried)
-	last := min(len(g.cells), at+tried)
+	near := g.cells[max(0, at-tried):min(len(g.cells), at+tried)]
 
 	nearest := tileCell{file: noFile}
 	least := math.Inf(1)
-	for _, c := range g.cells[first:last] {
+	for _, c := range near {
 		r := &s.files[c.file]
 		rows := float64(c.row - tile.Row)
 		columns := float64(c.column - tile.Column)

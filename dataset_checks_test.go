@@ -609,3 +609,58 @@ func TestMissingBesideMisplaced(t *testing.T) {
 		t.Errorf("got %q, want %q", found, want)
 	}
 }
+
+// TestOutlines: tiles are missing at an outline if the rectangle is nearly full, and where a column or a row is missing straight
+// through. Otherwise the report says that the outline was not judged.
+func TestOutlines(t *testing.T) {
+	t.Parallel()
+	column := func(column, from, to int) (cells [][2]int) {
+		for row := from; row <= to; row++ {
+			cells = append(cells, [2]int{column, row})
+		}
+		return cells
+	}
+
+	for _, test := range []struct {
+		name           string
+		columns, lines int
+		without        [][2]int
+		missing        int
+		isJudged       bool
+	}{
+		{"a full rectangle", 5, 5, nil, 0, true},
+		{"three at the outline", 5, 5, [][2]int{{0, 2}, {4, 1}, {2, 4}}, 3, true},
+		{"four at the outline", 5, 5, [][2]int{{0, 2}, {4, 1}, {2, 4}, {3, 0}}, 0, false},
+		{"a column straight through", 6, 6, column(3, 0, 5), 6, true},
+		{"and a tile beside it", 6, 6, append(column(3, 0, 5), [2]int{2, 0}), 7, true},
+		{"a short column", 6, 3, column(3, 0, 2), 0, false},
+		{"two columns of nine", 9, 5, append(column(3, 0, 4), column(4, 0, 4)...), 10, true},
+		{"an island of one tile", 8, 6, append(column(6, 0, 5), column(7, 0, 4)...), 0, false},
+		{"a bay", 6, 6, column(3, 0, 4), 0, false},
+		{"a column and one inside", 6, 6, append(column(3, 0, 5), [2]int{1, 1}), 7, true},
+		{"an inlet beside a hole", 6, 6, append(column(3, 0, 4), [2]int{1, 1}), 1, false},
+		{"an island whose shore is short", 6, 6, slices.Concat(column(4, 0, 5), column(5, 0, 2), column(3, 0, 1)), 0, false},
+		{"every second column and row", 7, 7, slices.Concat(column(1, 0, 6), column(3, 0, 6), column(5, 0, 6),
+			[][2]int{{0, 1}, {2, 1}, {4, 1}, {6, 1}, {0, 3}, {2, 3}, {4, 3}, {6, 3}, {0, 5}, {2, 5}, {4, 5}, {6, 5}}), 0, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			for _, isTurned := range []bool{false, true} {
+				b := blockOfTiles{columns: test.columns, lines: test.lines, without: slices.Clone(test.without)}
+				if isTurned {
+					b.columns, b.lines = b.lines, b.columns
+					for i, at := range b.without {
+						b.without[i] = [2]int{at[1], at[0]}
+					}
+				}
+
+				s, found := b.delivery().check(t)
+				check(t, "missing tiles", len(found["missing"]), test.missing)
+				check(t, "is judged", !s.grids[0].Open, test.isJudged)
+				delete(found, "missing")
+				if len(found) > 0 {
+					t.Errorf("findings that are none: %v", found)
+				}
+			}
+		})
+	}
+}

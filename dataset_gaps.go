@@ -28,42 +28,43 @@ func (g *tileGrid) columnsAround() int64 {
 }
 
 // findGaps returns the cells that tiles enclose, also across 180°, by row and column. runs are the
-// runs of cells with a tile, in the same order. If tiles continue past 180°, gaps between them keep
-// the continued column numbers. All other gaps have columns within ±180°.
-func (g *tileGrid) findGaps(runs []cellRun) (gaps []cellRun) {
+// runs of cells with a tile, in the same order, at least one. If tiles continue past 180°, gaps
+// between them keep the continued column numbers. All other gaps have columns within ±180°. isOpen
+// is as in gapsOfParts.
+func (g *tileGrid) findGaps(runs []cellRun) (gaps []cellRun, isOpen bool) {
 	turn := g.columnsAround()
-	if turn == 0 || len(runs) == 0 {
+	if turn == 0 {
 		return gapsOfParts(runs, 0)
 	}
 
-	gaps = gapsOfParts(joinAround(runs, turn))
-	return renumber(gaps, g.startOfTurn(runs, turn), turn)
+	gaps, isOpen = gapsOfParts(joinAround(runs, turn))
+	return renumber(gaps, g.startOfTurn(runs, turn), turn), isOpen
 }
 
 // startOfTurn returns the first column of those that number the turn columns around the globe.
 func (g *tileGrid) startOfTurn(runs []cellRun, turn int64) int64 {
 	first, last := columnsOf(runs)
-	lastBefore180 := math.Floor(float64(turn)/2 - g.X/g.East - 0.5)
-	behind180 := int64(lastBefore180) + 1
-
-	end := max(last+1, min(first+turn, behind180))
-	return end - turn
+	behind180 := 1 + int64(math.Floor(float64(turn)/2-g.X/g.East-0.5))
+	return max(last+1, min(first+turn, behind180)) - turn
 }
 
 // gapsOfParts returns the gaps of each connected part of the tiles, so that a stray far away does
-// not hide a missing corner. Tiles that go around the globe are one part (see joinAround).
-func gapsOfParts(runs []cellRun, around int64) (gaps []cellRun) {
+// not hide a missing corner. Tiles that go around the globe are one part (see joinAround). isOpen
+// reports whether a part has an open outline (see gapsBetween).
+func gapsOfParts(runs []cellRun, around int64) (gaps []cellRun, isOpen bool) {
 	if around > 0 {
 		return gapsBetween(runs, around)
 	}
 
 	for _, part := range partsOf(runs) {
-		gaps = append(gaps, gapsBetween(part, 0)...)
+		enclosed, isPartOpen := gapsBetween(part, 0)
+		gaps = append(gaps, enclosed...)
+		isOpen = isOpen || isPartOpen
 	}
 
 	// A cell may be a gap of one part and have a tile of another.
 	slices.SortFunc(gaps, compareRuns)
-	return without(mergeRuns(gaps), runs)
+	return without(mergeRuns(gaps), runs), isOpen
 }
 
 // strays returns the runs of small parts that lie far from every large part. A small part has at
@@ -157,8 +158,7 @@ func (sets disjointSets) root(i int) int {
 func (sets disjointSets) join(i, j int) {
 	a := sets.root(i)
 	b := sets.root(j)
-	later := max(a, b)
-	sets[later] = min(a, b)
+	sets[max(a, b)] = min(a, b)
 }
 
 // joinRows joins the sets of gaps that touch each other, of two rows. The gaps of the first row
@@ -271,18 +271,19 @@ func mergeRuns(runs []cellRun) (merged []cellRun) {
 }
 
 // gapsBetween returns the cells without a tile that tiles enclose. It takes the maximal runs of
-// cells with a tile, by row and column. If tiles fill seven eighths of the rectangle around them,
-// it returns all empty cells of the rectangle.
+// cells with a tile, by row and column, at least one. If the rectangle around the tiles is full, it
+// returns all empty cells of the rectangle. Else the outline is open: at it, tiles may be missing.
+//
+// A rectangle is full if tiles fill seven eighths of it. It is also full if columns are missing
+// straight through, or rows: tiles fill three quarters of it, and 24 of 25 cells apart from the
+// columns without a tile. Both parts then touch them along a long edge. Less than four columns or
+// rows are too few to tell these parts from two deliveries.
 //
 // It goes through the rows with a union-find over the gaps: gaps that touch are one set. A border
 // of empty cells around the rectangle makes the outside one set, that of the first gap. If around
 // is not 0, that many columns go around the globe. Then there is no border in the west and in the
 // east, and rows without tiles are outside.
-func gapsBetween(runs []cellRun, around int64) (enclosed []cellRun) {
-	if len(runs) == 0 {
-		return nil
-	}
-
+func gapsBetween(runs []cellRun, around int64) (enclosed []cellRun, isOpen bool) {
 	// The rectangle, and the width of its border in the west and in the east.
 	west, east := columnsOf(runs)
 	border := int64(1)
@@ -295,7 +296,22 @@ func gapsBetween(runs []cellRun, around int64) (enclosed []cellRun) {
 	last := runs[len(runs)-1].Row
 	columns := float64(east - west + 1)
 	rows := float64(last - first + 1)
-	isFull := float64(tilesIn(runs)) >= columns*rows*7/8
+
+	usedColumns := map[int64]bool{}
+	usedRows := map[int64]bool{}
+	for _, run := range runs {
+		usedRows[run.Row] = true
+		for column := run.From; column <= run.To; column++ {
+			usedColumns[column] = true
+		}
+	}
+
+	used := min(float64(len(usedColumns))*rows, columns*float64(len(usedRows)))
+	least := columns * rows * 7 / 8
+	if min(columns, rows) >= 4 {
+		least = min(least, max(columns*rows*3/4, used*24/25))
+	}
+	isFull := float64(tilesIn(runs)) >= least
 
 	// The first gap is the row below the rectangle.
 	gaps := []cellRun{{first - 1, west - border, east + border}}
@@ -337,18 +353,14 @@ func gapsBetween(runs []cellRun, around int64) (enclosed []cellRun) {
 
 	// A gap outside the set of the first one is enclosed. The border does not count.
 	for i := 1; i < len(gaps)-1; i++ {
-		gap := cellRun{
-			Row:  gaps[i].Row,
-			From: max(gaps[i].From, west),
-			To:   min(gaps[i].To, east),
-		}
+		gap := cellRun{gaps[i].Row, max(gaps[i].From, west), min(gaps[i].To, east)}
 		isEnclosed := isFull || sets.root(i) != 0
 		if gap.From <= gap.To && isEnclosed {
 			enclosed = append(enclosed, gap)
 		}
 	}
 
-	return enclosed
+	return enclosed, !isFull
 }
 
 // compareRuns orders runs by row and column.
@@ -364,8 +376,7 @@ func compareRuns(a, b cellRun) int {
 func renumber(runs []cellRun, start, turn int64) []cellRun {
 	var cut []cellRun
 	for _, run := range runs {
-		offset := ((run.From-start)%turn + turn) % turn // from 0 to turn - 1
-		from := start + offset
+		from := start + ((run.From-start)%turn+turn)%turn // from start to start + turn - 1
 		to := from + min(run.To-run.From, turn-1)
 		last := start + turn - 1
 

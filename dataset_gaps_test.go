@@ -8,13 +8,34 @@ import (
 	"testing"
 )
 
+// isFullRectangle reports whether tiles fill seven eighths of a rectangle or, with at least four rows and columns, three quarters
+// of it, and 24 of 25 cells apart from the rows, or the columns, without a tile.
+func isFullRectangle(rows, columns int, has func(row, column int) bool) bool {
+	tiles := 0
+	usedRows := map[int]bool{}
+	usedColumns := map[int]bool{}
+	for row := range rows {
+		for column := range columns {
+			if has(row, column) {
+				tiles++
+				usedRows[row] = true
+				usedColumns[column] = true
+			}
+		}
+	}
+
+	rest := min(len(usedRows)*columns, rows*len(usedColumns))
+	isStraight := rows >= 4 && columns >= 4 && 4*tiles >= 3*rows*columns && 25*tiles >= 24*rest
+	return isStraight || 8*tiles >= 7*rows*columns
+}
+
 // TestGapsAround compares with a flood of each field of tiles on a globe of 16 columns from north and south. The columns of
 // tiles are counted from anywhere.
 func TestGapsAround(t *testing.T) {
 	t.Parallel()
 	const turn, rows = 16, 6
 	random := rand.New(rand.NewPCG(9, 10))
-	found, across := 0, 0
+	found, across, fullWithout := 0, 0, 0
 	for range 5000 {
 		density, width, offset := random.Float64(), 1+random.IntN(turn), random.IntN(turn)
 		var tile, wet [rows + 2][turn]bool
@@ -37,6 +58,9 @@ func TestGapsAround(t *testing.T) {
 					runs = append(runs, cellRun{int64(r), at, at})
 				}
 			}
+		}
+		if len(runs) == 0 {
+			continue
 		}
 		slices.SortFunc(runs, compareRuns)
 		var flood func(r, c int)
@@ -67,7 +91,8 @@ func TestGapsAround(t *testing.T) {
 		if gap*8 <= turn {
 			gap = 0
 		}
-		full := n > 0 && 8*n >= 7*(last-first+1)*(turn-gap)
+		cells := (last - first + 1) * (turn - gap)
+		full := isFullRectangle(last-first+1, turn-gap, func(row, column int) bool { return tile[first+row][(west+column)%turn] })
 		var want, got []string
 		for r := first; r <= last; r++ {
 			for c := range turn {
@@ -76,10 +101,12 @@ func TestGapsAround(t *testing.T) {
 				}
 			}
 		}
-		if len(runs) == 0 {
-			continue
+		gaps, isOpen := gapsBetween(joinAround(runs, turn))
+		if isOpen == full {
+			t.Fatalf("%v: open %v, full %v", tile, isOpen, full)
 		}
-		for _, gap := range gapsBetween(joinAround(runs, turn)) {
+		fullWithout += b2i(full && 8*n < 7*cells)
+		for _, gap := range gaps {
 			for c := gap.From; c <= gap.To; c++ {
 				got = append(got, fmt.Sprint(gap.Row, " ", (c%turn+turn)%turn))
 				across += int(btof(c != (c%turn+turn)%turn))
@@ -92,8 +119,8 @@ func TestGapsAround(t *testing.T) {
 			t.Fatalf("%v: got %v, want %v", tile, got, want)
 		}
 	}
-	if found < 1000 || across < 100 {
-		t.Errorf("%d gaps, %d across the end of the columns", found, across)
+	if found < 1000 || across < 100 || fullWithout < 2 {
+		t.Errorf("%d gaps, %d across the end of the columns, %d full but for a line", found, across, fullWithout)
 	}
 }
 

@@ -186,7 +186,9 @@ grid: {{plural .Tiles "tile"}} of {{or .CRS "no CRS"}}
 {{- printf ", %.7g%s by %.7g%s" .East $unit .North $unit}}
 {{- printf " from %.8g%s, %.8g%s" .X $unit .Y $unit}}
 {{- printf ", pixels of %.4g%s by %.4g%s" .DX $unit .DY $unit}}
+{{if .Open}}The outline was not judged: the tiles form no rectangle. A boundary says where tiles have to be.
 {{end}}
+{{- end}}
 {{- range .Contents}}{{.Attribute}}: {{.Values}}
 {{end}}
 {{- if .Covered}}covered: about {{digits .Covered}} km²
