@@ -177,12 +177,14 @@ func lattice(edges []float64, size, pixel float64) (origin, step float64) {
 	// The distances of neighbours; 1.001 allows for rounded coordinates. Between two neighbours
 	// there may be lines of a few misplaced tiles.
 	var steps []float64
+	const between = 20
 	for i, line := range lines {
-		for _, other := range lines[max(0, i-20):i] {
+		for _, other := range lines[max(0, i-between):i] {
 			d := line.at - other.at
 			isNeighbour := d >= size/2 && d <= size*1.001
 			if isNeighbour {
-				steps = append(steps, slices.Repeat([]float64{d}, min(line.tiles, other.tiles))...)
+				tiles := min(line.tiles, other.tiles)
+				steps = append(steps, slices.Repeat([]float64{d}, tiles)...)
 			}
 		}
 	}
@@ -583,11 +585,12 @@ func (s *fileSet) neighboursOfMissing() (wanted []wantedTile) {
 func (s *fileSet) neighbour(g *tileGrid, tile missingTile) tileCell {
 	const tried = 8
 	at := g.find(tile.Row, tile.Column)
-	near := g.cells[max(0, at-tried):min(len(g.cells), at+tried)]
+	first := max(0, at-tried)
+	last := min(len(g.cells), at+tried)
 
 	nearest := tileCell{file: noFile}
 	least := math.Inf(1)
-	for _, c := range near {
+	for _, c := range g.cells[first:last] {
 		r := &s.files[c.file]
 		rows := float64(c.row - tile.Row)
 		columns := float64(c.column - tile.Column)

@@ -44,8 +44,11 @@ func (g *tileGrid) findGaps(runs []cellRun) (gaps []cellRun, isOpen bool) {
 // startOfTurn returns the first column of those that number the turn columns around the globe.
 func (g *tileGrid) startOfTurn(runs []cellRun, turn int64) int64 {
 	first, last := columnsOf(runs)
-	behind180 := 1 + int64(math.Floor(float64(turn)/2-g.X/g.East-0.5))
-	return max(last+1, min(first+turn, behind180)) - turn
+	lastBefore180 := math.Floor(float64(turn)/2 - g.X/g.East - 0.5)
+	behind180 := int64(lastBefore180) + 1
+
+	end := max(last+1, min(first+turn, behind180))
+	return end - turn
 }
 
 // gapsOfParts returns the gaps of each connected part of the tiles, so that a stray far away does
@@ -158,7 +161,8 @@ func (sets disjointSets) root(i int) int {
 func (sets disjointSets) join(i, j int) {
 	a := sets.root(i)
 	b := sets.root(j)
-	sets[max(a, b)] = min(a, b)
+	later := max(a, b)
+	sets[later] = min(a, b)
 }
 
 // joinRows joins the sets of gaps that touch each other, of two rows. The gaps of the first row
@@ -270,14 +274,41 @@ func mergeRuns(runs []cellRun) (merged []cellRun) {
 	return merged
 }
 
+// fillsRectangle reports whether the tiles in runs fill the rectangle around them, which has that
+// many columns and rows. It is full if they fill seven eighths of it.
+//
+// It is also full if columns are missing straight through, or rows: tiles fill three quarters of
+// it, and 24 of 25 cells apart from the columns without a tile. The parts on both sides then touch
+// the missing columns along a long edge. Where the rectangle has fewer than four columns or rows,
+// such parts cannot be told from two deliveries.
+func fillsRectangle(runs []cellRun, columns, rows int64) bool {
+	tiles := float64(tilesIn(runs))
+	cells := float64(columns * rows)
+	if tiles >= cells*7/8 {
+		return true
+	}
+
+	usedColumns := map[int64]bool{}
+	usedRows := map[int64]bool{}
+	for _, run := range runs {
+		usedRows[run.Row] = true
+		for column := run.From; column <= run.To; column++ {
+			usedColumns[column] = true
+		}
+	}
+
+	// The cells apart from columns, or rows, without a tile.
+	used := min(
+		int64(len(usedColumns))*rows,
+		int64(len(usedRows))*columns,
+	)
+	isWide := columns >= 4 && rows >= 4
+	return isWide && tiles >= cells*3/4 && tiles >= float64(used)*24/25
+}
+
 // gapsBetween returns the cells without a tile that tiles enclose. It takes the maximal runs of
 // cells with a tile, by row and column, at least one. If the rectangle around the tiles is full, it
 // returns all empty cells of the rectangle. Else the outline is open: at it, tiles may be missing.
-//
-// A rectangle is full if tiles fill seven eighths of it. It is also full if columns are missing
-// straight through, or rows: tiles fill three quarters of it, and 24 of 25 cells apart from the
-// columns without a tile. Both parts then touch them along a long edge. Less than four columns or
-// rows are too few to tell these parts from two deliveries.
 //
 // It goes through the rows with a union-find over the gaps: gaps that touch are one set. A border
 // of empty cells around the rectangle makes the outside one set, that of the first gap. If around
@@ -294,24 +325,7 @@ func gapsBetween(runs []cellRun, around int64) (enclosed []cellRun, isOpen bool)
 
 	first := runs[0].Row
 	last := runs[len(runs)-1].Row
-	columns := float64(east - west + 1)
-	rows := float64(last - first + 1)
-
-	usedColumns := map[int64]bool{}
-	usedRows := map[int64]bool{}
-	for _, run := range runs {
-		usedRows[run.Row] = true
-		for column := run.From; column <= run.To; column++ {
-			usedColumns[column] = true
-		}
-	}
-
-	used := min(float64(len(usedColumns))*rows, columns*float64(len(usedRows)))
-	least := columns * rows * 7 / 8
-	if min(columns, rows) >= 4 {
-		least = min(least, max(columns*rows*3/4, used*24/25))
-	}
-	isFull := float64(tilesIn(runs)) >= least
+	isFull := fillsRectangle(runs, east-west+1, last-first+1)
 
 	// The first gap is the row below the rectangle.
 	gaps := []cellRun{{first - 1, west - border, east + border}}
@@ -353,7 +367,11 @@ func gapsBetween(runs []cellRun, around int64) (enclosed []cellRun, isOpen bool)
 
 	// A gap outside the set of the first one is enclosed. The border does not count.
 	for i := 1; i < len(gaps)-1; i++ {
-		gap := cellRun{gaps[i].Row, max(gaps[i].From, west), min(gaps[i].To, east)}
+		gap := cellRun{
+			Row:  gaps[i].Row,
+			From: max(gaps[i].From, west),
+			To:   min(gaps[i].To, east),
+		}
 		isEnclosed := isFull || sets.root(i) != 0
 		if gap.From <= gap.To && isEnclosed {
 			enclosed = append(enclosed, gap)
@@ -376,7 +394,8 @@ func compareRuns(a, b cellRun) int {
 func renumber(runs []cellRun, start, turn int64) []cellRun {
 	var cut []cellRun
 	for _, run := range runs {
-		from := start + ((run.From-start)%turn+turn)%turn // from start to start + turn - 1
+		offset := ((run.From-start)%turn + turn) % turn // from 0 to turn - 1
+		from := start + offset
 		to := from + min(run.To-run.From, turn-1)
 		last := start + turn - 1
 
