@@ -121,7 +121,7 @@ func TestReadmeTour(t *testing.T) {
 	c := startSample(t).openShell()
 	output := c.run("sh", "set -eu\n"+strings.Join(examples(t, "README.md", "sh"), ""), "")
 	c.shows(output, `"username":"admin"`, `"username":"ada"`, `{"unread":1,`, `"state":"succeeded"`, `"total":6`,
-		`"path":"n46e007.tif","status":"ok","bbox":[7,46,8,47]`, "sample: n46e007.tif, pixels of 3849 m", `findings: dataset sample`, `"code":"invalid_token"`)
+		`"path":"n46e007.tif","status":"ok","bbox":[7,46,8,47]`, "sample: n46e007.tif, pixels of 3849 m", `1 error, 2 warnings: dataset sample, 6 files`, `"code":"invalid_token"`)
 	if picture, err := os.ReadFile(filepath.Join(c.dir, "sample.svg")); err != nil || !strings.HasPrefix(string(picture), "<svg") {
 		t.Errorf("the picture: %v %.80s", err, picture)
 	}
