@@ -90,8 +90,8 @@ func (answer passkeyAnswer) counter() uint32 {
 // of the challenge.
 //
 // The pages add a purpose to the challenge before the authenticator signs it: ":sign-in" or
-// ":second-factor". Such an answer is refused for another purpose, so an answer that was given in
-// place of a code cannot sign in alone. Other clients may do the same.
+// ":second-factor". The answer is refused for another purpose. So an answer that was given in place
+// of a code cannot sign in alone. An answer without a purpose is good for both.
 func (a *accounts) verifyAnswer(
 	answer passkeyAnswer,
 	kind, purpose string,

@@ -245,17 +245,20 @@ func (p *page) addReader(r *http.Request) {
 	}
 }
 
-// writePage answers with a page. The frame is written after its content: what it says about a
-// refusal above the content needs the label of the first wrong field, which Field notes.
+// writePage answers with a page. It executes the content first and then the frame around it. The
+// frame shows the refusal, to which Field has added the label of the first wrong field by then.
 func (c *console) writePage(w http.ResponseWriter, status int, p *page) error {
-	var content, body bytes.Buffer
+	var content bytes.Buffer
 	err := c.pages.ExecuteTemplate(&content, p.Template, p)
-	if err == nil {
-		p.Content = template.HTML(content.String()) // safe: a template has written it
-		err = c.pages.ExecuteTemplate(&body, "frame", p)
-	}
 	if err != nil {
 		return fmt.Errorf("write page %s: %w", p.Template, err)
+	}
+
+	p.Content = template.HTML(content.String()) // safe: a template has escaped it
+	var body bytes.Buffer
+	err = c.pages.ExecuteTemplate(&body, "frame", p)
+	if err != nil {
+		return fmt.Errorf("write the frame of page %s: %w", p.Template, err)
 	}
 
 	h := w.Header()

@@ -63,7 +63,7 @@ type fileKind struct {
 	vertical    string // notStated without one; so are the next two
 	sampleType  string
 	nodata      string
-	heightUnit  string // see extent.heightUnit; "": not known
+	heightUnit  string // see extent.heightUnit; "": not known, until checkAttributes
 	scale       string
 	bands       string
 	orientation string // isNorthUp, isSouthUp or rotated; "": the file has no box that counts
@@ -97,9 +97,9 @@ func (k fileKind) isTile() bool { return k.orientation == isNorthUp || k.orienta
 
 // fileSet holds the records of a dataset in the order of paths, and what the checks found.
 type fileSet struct {
-	expected    storedExpectation
-	lines       []expectedLine
-	notCompared []string // lines that fail without a file that differs, and why
+	expected  storedExpectation
+	lines     []expectedLine
+	whyFailed []string // why lines of the expectation failed, apart from files that differ
 
 	files      []fileRecord
 	heights    []*heightRecord

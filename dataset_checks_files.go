@@ -108,7 +108,8 @@ func (s *fileSet) checkAttributes() {
 		}
 	}
 
-	// A file that states no unit of heights has the same one as a file that states metres.
+	// A file that states no unit counts as one in metres if any file states metres. Otherwise the
+	// missing unit is a value of its own.
 	for _, k := range s.kinds {
 		k.heightUnit = cmp.Or(k.heightUnit, unstated)
 	}

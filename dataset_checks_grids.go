@@ -157,10 +157,11 @@ type edgeLine struct {
 	tiles int
 }
 
-// lattice returns the origin and the step of the edges of tiles of that size. The step is the
-// median distance of lines whose tiles touch or overlap by at most half. A distance counts as often
-// as the line with fewer tiles has tiles, so that a few misplaced tiles do not change the step. The
-// origin is the median position of the edges after whole steps are taken off.
+// lattice returns the origin and the step of the edges of tiles of that size, with pixels of that
+// size. The step is the median distance of lines whose tiles touch or overlap by at most half. A
+// distance counts as often as the line with fewer tiles has tiles, so that a few misplaced tiles do
+// not change the step. The origin is the median position of the edges after whole steps are taken
+// off.
 func lattice(edges []float64, size, pixel float64) (origin, step float64) {
 	slices.Sort(edges)
 
@@ -175,11 +176,12 @@ func lattice(edges []float64, size, pixel float64) (origin, step float64) {
 	}
 
 	// The distances of neighbours; 1.001 allows for rounded coordinates. Between two neighbours
-	// there may be lines of a few misplaced tiles.
+	// there may be lines of a few misplaced tiles, so each line is compared with several before it.
+	const maxLinesBack = 20
 	var steps []float64
 	const between = 20
 	for i, line := range lines {
-		for _, other := range lines[max(0, i-between):i] {
+		for _, other := range lines[max(0, i-maxLinesBack):i] {
 			d := line.at - other.at
 			isNeighbour := d >= size/2 && d <= size*1.001
 			if isNeighbour {
@@ -192,7 +194,9 @@ func lattice(edges []float64, size, pixel float64) (origin, step float64) {
 	step = size
 	if steps != nil {
 		slices.Sort(steps)
-		step = steps[len(steps)/2] // of two, the larger: misplaced tiles come closer to others
+
+		// Of the two middle ones, take the larger: a misplaced tile makes distances smaller.
+		step = steps[len(steps)/2]
 	}
 
 	for i, edge := range edges {

@@ -437,18 +437,22 @@ func (s *fileSet) checkExpected(ctx context.Context) error {
 		if line.name == lineOfHeights && len(s.unmeasured) > 0 {
 			result.Passed = false
 			result.Detail += ", and not all heights were read"
-			s.notCompared = append(s.notCompared, "heights: not all were read: "+mostFrequent(s.unmeasured))
+			s.whyFailed = append(s.whyFailed, "heights: not all were read: "+mostFrequent(s.unmeasured))
 		}
 		s.lines = append(s.lines, result)
 	}
 
 	err := s.checkBoundary(ctx)
-
-	// These lines are one finding, because it has no file.
-	if s.notCompared != nil {
-		s.foundIn(findingSpecification, noFile, strings.Join(s.notCompared, "; "))
+	if err != nil {
+		return err
 	}
-	return err
+
+	// A line may fail for another reason than a file that differs. All such lines make one finding,
+	// because a code has at most one finding about the whole dataset.
+	if s.whyFailed != nil {
+		s.foundIn(findingSpecification, noFile, strings.Join(s.whyFailed, "; "))
+	}
+	return nil
 }
 
 // checkBoundary replaces the missing tiles of a grid by those that are missing inside the boundary.
@@ -495,7 +499,7 @@ func (s *fileSet) checkBoundary(ctx context.Context) error {
 
 	s.lines = append(s.lines, line)
 	if !isCompared {
-		s.notCompared = append(s.notCompared, "boundary: "+line.Detail)
+		s.whyFailed = append(s.whyFailed, "boundary: "+line.Detail)
 	}
 
 	return nil

@@ -205,8 +205,8 @@ type acceptRequest struct {
 
 // acceptFindings answers POST /api/v1/datasets/{id}/accepted-findings with the paths that are newly
 // accepted. It accepts all findings of the code, present and future, whose path matches one of the
-// given ones (see flagAccepted). The path of a missing tile is its name; the path that its file
-// should have stands for it. Without a path it accepts all findings of the code.
+// given ones (see flagAccepted). The path of a missing tile is its name. The request may instead
+// give the path that is expected of its file. Without a path it accepts all findings of the code.
 func (c *catalogue) acceptFindings(w http.ResponseWriter, r *http.Request, in acceptRequest) error {
 	const areKnown = `
 		SELECT NOT EXISTS (
@@ -257,7 +257,7 @@ func (c *catalogue) acceptFindings(w http.ResponseWriter, r *http.Request, in ac
 		}
 		if !known {
 			return nil, nil, invalid{{"path", fieldNotFound,
-				"the dataset has no such file or finding; a missing tile is named as in EPSG:4326 7 46"}}.err()
+				"the dataset has no such file or finding; for a missing tile, give its name, such as EPSG:4326 7 46"}}.err()
 		}
 
 		accepted, err = collect[acceptedFinding](ctx, tx, "accept findings", query,
@@ -293,9 +293,15 @@ func (in acceptRequest) check() (paths []*string, err error) {
 	v.check(isText(in.Note, 1000), "note", fieldMalformed, "must say why, in text of 1 to 1,000 characters")
 
 	for _, path := range paths {
-		isPath := path == nil || *path != "" && len(*path) <= maxPath && !strings.ContainsRune(*path, 0)
+		if path == nil {
+			continue // all findings of the code
+		}
+
+		hasLength := *path != "" && len(*path) <= maxPath
+		isPath := hasLength && !strings.ContainsRune(*path, 0)
 		v.check(isPath, "path", fieldMalformed,
-			"must be the path of a finding, a folder with a slash at its end, or a pattern; leave it out for all")
+			"must be the path of a finding, a folder with a slash at its end, or a pattern; "+
+				"leave it out to accept all findings of the code")
 	}
 	return paths, v.err()
 }

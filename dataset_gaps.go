@@ -274,14 +274,14 @@ func mergeRuns(runs []cellRun) (merged []cellRun) {
 	return merged
 }
 
-// fillsRectangle reports whether the tiles in runs fill the rectangle around them, which has that
-// many columns and rows. It is full if they fill seven eighths of it.
+// isRectangle reports whether tiles form a rectangle. The smallest rectangle around them has that
+// many columns and rows. They form it if they fill at least seven eighths of its cells.
 //
-// It is also full if columns are missing straight through, or rows: tiles fill three quarters of
-// it, and 24 of 25 cells apart from the columns without a tile. The parts on both sides then touch
-// the missing columns along a long edge. Where the rectangle has fewer than four columns or rows,
-// such parts cannot be told from two deliveries.
-func fillsRectangle(runs []cellRun, columns, rows int64) bool {
+// They also form it if whole columns, or whole rows, are missing inside it. Then they must fill
+// three quarters of the rectangle, and 24 of 25 cells of the columns (or rows) that have a tile.
+// Example: of 10 by 10 cells, columns 4 and 5 are missing, and 80 tiles fill the other 8 columns.
+// With fewer than four columns or rows, the tiles may as well be two deliveries.
+func isRectangle(runs []cellRun, columns, rows int64) bool {
 	tiles := float64(tilesIn(runs))
 	cells := float64(columns * rows)
 	if tiles >= cells*7/8 {
@@ -297,7 +297,7 @@ func fillsRectangle(runs []cellRun, columns, rows int64) bool {
 		}
 	}
 
-	// The cells apart from columns, or rows, without a tile.
+	// The cells of the columns with a tile, or of the rows with a tile if those are fewer cells.
 	used := min(
 		int64(len(usedColumns))*rows,
 		int64(len(usedRows))*columns,
@@ -307,8 +307,8 @@ func fillsRectangle(runs []cellRun, columns, rows int64) bool {
 }
 
 // gapsBetween returns the cells without a tile that tiles enclose. It takes the maximal runs of
-// cells with a tile, by row and column, at least one. If the rectangle around the tiles is full, it
-// returns all empty cells of the rectangle. Else the outline is open: at it, tiles may be missing.
+// cells with a tile, by row and column, at least one. If the tiles form a rectangle, it returns all
+// empty cells of it. If not, isOpen is true: tiles that are missing at the outline are not found.
 //
 // It goes through the rows with a union-find over the gaps: gaps that touch are one set. A border
 // of empty cells around the rectangle makes the outside one set, that of the first gap. If around
@@ -325,7 +325,7 @@ func gapsBetween(runs []cellRun, around int64) (enclosed []cellRun, isOpen bool)
 
 	first := runs[0].Row
 	last := runs[len(runs)-1].Row
-	isFull := fillsRectangle(runs, east-west+1, last-first+1)
+	isWhole := isRectangle(runs, east-west+1, last-first+1)
 
 	// The first gap is the row below the rectangle.
 	gaps := []cellRun{{first - 1, west - border, east + border}}
@@ -360,7 +360,7 @@ func gapsBetween(runs []cellRun, around int64) (enclosed []cellRun, isOpen bool)
 
 		// After an empty row, every row up to the next tile is outside.
 		isEmpty := at == west-border
-		if isEmpty && len(runs) > 0 && !isFull {
+		if isEmpty && len(runs) > 0 && !isWhole {
 			row = runs[0].Row - 1
 		}
 	}
@@ -372,13 +372,13 @@ func gapsBetween(runs []cellRun, around int64) (enclosed []cellRun, isOpen bool)
 			From: max(gaps[i].From, west),
 			To:   min(gaps[i].To, east),
 		}
-		isEnclosed := isFull || sets.root(i) != 0
+		isEnclosed := isWhole || sets.root(i) != 0
 		if gap.From <= gap.To && isEnclosed {
 			enclosed = append(enclosed, gap)
 		}
 	}
 
-	return enclosed, !isFull
+	return enclosed, !isWhole
 }
 
 // compareRuns orders runs by row and column.

@@ -416,15 +416,17 @@ func (m mapFrame) mark(file extent) (path string) {
 	return path
 }
 
-// next returns the next number. A test reads all of them.
+// next returns the next number. The file is part of the program, and a test reads all of it, so
+// there is no error.
 func (r *coastReader) next() int {
 	n, size := binary.Varint(*r)
 	*r = (*r)[size:]
 	return int(n)
 }
 
-// coastline returns the SVG path of the lines of a kind that the map shows. The step between points
-// grows until the path has at most maxBytes, or until it is maxStep.
+// coastline returns the SVG path of the lines of a kind that the map shows. If the path
+// has more than maxBytes, points are left out: the step between points grows, but stays below
+// maxStep.
 func (m mapFrame) coastline(kind, maxBytes int) string {
 	const maxStep = 20 // pixels
 	lines := m.coastLines(kind)
@@ -481,6 +483,7 @@ func (m mapFrame) coastLines(kind int) (lines [][]position) {
 // clippedPath returns the SVG path of lines in whole pixels, without their segments beside the map.
 // It leaves out points closer than a step to the last one, except the ends of lines.
 func (m mapFrame) clippedPath(lines [][]position, step float64) string {
+	// In pixels; south is the top, because y grows downwards.
 	edges := degreesRange{
 		west:  m.left,
 		south: m.top,
@@ -488,7 +491,7 @@ func (m mapFrame) clippedPath(lines [][]position, step float64) string {
 		north: m.top + m.height,
 	}
 	var path []byte
-	var pen position // the end of the path
+	pen := position{math.Inf(1), 0} // the end of the path; at first, none
 
 	for _, line := range lines {
 		last := line[0]

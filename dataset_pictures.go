@@ -82,7 +82,8 @@ func (c *catalogue) getRelief(w http.ResponseWriter, r *http.Request) error {
 	return writePicture(w, r, "", p.relief(ground/scale))
 }
 
-// writePicture is writePNG for a picture. Without a tag, it has that of its bytes.
+// writePicture answers with a picture as PNG, or with 304 if the client has it already. tag is its
+// entity tag; if it is "", the tag is made from the bytes of the PNG.
 func writePicture(w http.ResponseWriter, r *http.Request, tag string, picture image.Image) error {
 	var body bytes.Buffer
 	encoder := png.Encoder{CompressionLevel: png.BestSpeed}
@@ -255,11 +256,12 @@ func (c *catalogue) writeHeights(
 		files = nil
 	}
 
-	// As long as the rows of the files stay the same, so does the picture, and no file is opened.
+	// The tag changes if a row of a file changes. As long as it stays, no file has to be opened.
 	tag := entityTag([]byte(version))
 	for _, file := range files {
-		row, _ := encodeJSON(file) // never fails for rows
-		tag = entityTag(fmt.Append(row, tag, file.Grid))
+		row, _ := encodeJSON(file)                       // never fails for rows
+		state := fmt.Sprint(tag, string(row), file.Grid) // Grid is not in the JSON
+		tag = entityTag([]byte(state))
 	}
 	if isUnchanged(r, tag) {
 		return writePNG(w, r, tag, nil)

@@ -49,11 +49,12 @@ type raster struct {
 }
 
 // decodeFunc fills a block with samples, the lowest byte first where they have a byte order.
-// isWritten is false for a block that the file leaves out. If the raster has an extendFunc, it may
-// fill fewer rows.
+// isWritten is false for a block that the file leaves out. If the raster has an extendFunc,
+// decodeFunc may fill no rows yet: extendFunc then fills those that are needed.
 type decodeFunc func(column, row int, block []byte) (isWritten bool, err error)
 
-// extendFunc goes on with the block of the last decodeFunc until its first rows are filled.
+// extendFunc decodes more rows of the block that decodeFunc began last, until the first rows of it
+// are filled. Rows that are filled already stay as they are.
 type extendFunc func(block []byte, rows int) error
 
 // sampleLayout says how the samples of the first band lie in a decoded block. A row

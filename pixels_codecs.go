@@ -67,9 +67,9 @@ func (t *tiffBlocks) startInflater() error {
 	return nil
 }
 
-// inflate decodes the next rows of a block. A tile may have rows behind the image, so after the
-// last ones it reads on to the end of the stream: only there is a checksum to compare. As in GDAL,
-// the stream may go on beyond the tile; then the checksum is not reached.
+// inflate decodes the next rows of a block. After the last row inside the image it reads on to the
+// end of the stream, because only there is a checksum to compare. Until there, a tile may have rows
+// below the image. As in GDAL, a stream may be longer than its tile: its checksum is not compared.
 func (t *tiffBlocks) inflate(rows []byte, isLast bool) error {
 	_, err := io.ReadFull(t.inflater, rows)
 	if err != nil {
@@ -79,8 +79,8 @@ func (t *tiffBlocks) inflate(rows []byte, isLast bool) error {
 		return nil
 	}
 
-	behind := (int(t.table.rows) - t.rows) * t.layout.rowBytes
-	_, err = io.CopyN(io.Discard, t.inflater, int64(behind+1))
+	below := (int(t.table.rows) - t.rows) * t.layout.rowBytes
+	_, err = io.CopyN(io.Discard, t.inflater, int64(below+1))
 	if err != nil && err != io.EOF {
 		return contentError(err)
 	}

@@ -288,9 +288,9 @@ func (c *heightCounter) vote(v float64, times int64) {
 	}
 }
 
-// turn turns the column and the row of a sample, counted from the north-west, into those in the
+// flip turns the column and the row of a sample, counted from the north-west, into those in the
 // file, or back.
-func (r *raster) turn(column, row int) (int, int) {
+func (r *raster) flip(column, row int) (int, int) {
 	if r.isFromEast {
 		column = r.width - 1 - column
 	}
@@ -306,7 +306,7 @@ func (r *raster) turn(column, row int) (int, int) {
 func (c *heightCounter) addPlaces(heights []float64, part window) {
 	r := c.r
 	keep := func(x, y int, into *height) {
-		x, y = r.turn(x, y)
+		x, y = r.flip(x, y)
 		column := x - part.x
 		row := y - part.y
 		isInside := column >= 0 && column < part.width && row >= 0 && row < part.height
@@ -340,7 +340,7 @@ func (c *heightCounter) findSpikes(below []float64) {
 		c.Spikes++
 
 		// Blocks do not come in the order of rows.
-		column, row := c.r.turn(c.x+i, c.y)
+		column, row := c.r.flip(c.x+i, c.y)
 		place := row*c.r.width + column
 		if c.SpikeAt == nil || place < c.firstSpike {
 			c.firstSpike = place

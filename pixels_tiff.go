@@ -153,10 +153,10 @@ type tiffBlocks struct {
 	offsets []float64
 	counts  []float64
 
-	// The block that was decoded last.
+	// The block that was decoded last, or is being decoded.
 	name   string // for errors
-	rows   int    // that the file has
-	filled int    // so many of these are decoded
+	rows   int    // rows of the block that lie inside the image
+	filled int    // how many of these rows are decoded, from the top
 
 	encoded  []byte // kept from block to block, as are the next two
 	scratch  []byte
@@ -322,7 +322,7 @@ func (t *tiffBlocks) unpack(block []byte) error {
 	case compressionLZW:
 		return unpackLZW(t.encoded, block)
 	case compressionDeflate, compressionOldDeflate:
-		t.filled = 0
+		t.filled = 0 // extend decodes the rows
 		return t.startInflater()
 	}
 	copy(block, t.encoded)

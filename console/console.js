@@ -222,8 +222,9 @@ async function askPasskey({ isNew, isAlone, owner }) {
   const bytes = text => new TextEncoder().encode(text);
   const base64 = buffer => btoa(String.fromCharCode(...new Uint8Array(buffer)));
   const fromBase64 = text => Uint8Array.from(atob(text), c => c.charCodeAt(0));
-  // The answer is good for its purpose alone.
-  const purpose = isNew ? "" : isAlone ? ":sign-in" : ":second-factor";
+  // The server refuses the answer for another purpose. A new passkey has none.
+  let purpose = "";
+  if (!isNew) purpose = isAlone ? ":sign-in" : ":second-factor";
   const challenge = bytes((await get("/challenge")).challenge + purpose);
   let passkey;
   if (isNew) {
@@ -285,8 +286,8 @@ function usePasskeys() {
   }
 }
 
-// Shows that a form was sent. The server acts once, however often it is sent, but for the login form. So the second click
-// of a double click sends nothing.
+// Shows that a form was sent. The server acts only once on a form that is sent again. The login form is the exception, so
+// the second click of a double click sends nothing.
 addEventListener("submit", e => e.defaultPrevented || e.submitter?.classList.add("busy"));
 addEventListener("click", e => e.detail > 1 && e.target.closest("button.busy") && e.preventDefault());
 addEventListener("pageshow", () => document.querySelectorAll("button.busy").forEach(b => b.classList.remove("busy")));
