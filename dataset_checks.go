@@ -63,7 +63,7 @@ type fileKind struct {
 	vertical    string // notStated without one; so are the next two
 	sampleType  string
 	nodata      string
-	heightUnit  string // see extent.heightUnit; "": not known, until checkAttributes
+	heightUnit  string // see extent.heightUnit; "": not known
 	scale       string
 	bands       string
 	orientation string // isNorthUp, isSouthUp or rotated; "": the file has no box that counts

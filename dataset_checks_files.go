@@ -100,18 +100,8 @@ const minLot = 10
 // is mixed. An attribute that is specified is left to checkExpected.
 func (s *fileSet) checkAttributes() {
 	sizes := map[uint64]int{} // of folders
-	unstated := notStated
 	for _, r := range s.files {
 		sizes[r.folder]++
-		if r.heightUnit == "m" {
-			unstated = "m"
-		}
-	}
-
-	// A file that states no unit counts as one in metres if any file states metres. Otherwise the
-	// missing unit is a value of its own.
-	for _, k := range s.kinds {
-		k.heightUnit = cmp.Or(k.heightUnit, unstated)
 	}
 
 	mixed := map[uint64]*flaw{} // by folder, 0 for the dataset

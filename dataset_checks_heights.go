@@ -280,9 +280,10 @@ func (s *fileSet) findFlat(h *heightRecord) string {
 // It compares the heights along the edges with those of the neighbours. There are two signs: three
 // quarters of all are 3.28 times as high, or all along one side, where a lot in feet begins.
 //
-// One side does not count if its heights differ from the neighbour's by the same step, to a
-// hundredth: it may be a wall between two level grounds. Heights within 20 m of 0 are left out,
-// because rounding changes their ratio too much.
+// One side does not count if one of the files states feet, because then the unit may be wrong. Nor
+// does it count if its heights differ from the neighbour's by the same step, to a hundredth: it may
+// be a wall between two level grounds. Heights within 20 m of 0 are left out, because rounding
+// changes their ratio too much.
 func (s *fileSet) findFeet(h *heightRecord) string {
 	const (
 		ratio  = 3.2808
@@ -305,10 +306,12 @@ func (s *fileSet) findFeet(h *heightRecord) string {
 			continue
 		}
 
+		beside := s.measured(h.beside[side]) // it has heights, so it is not nil
+		isInMetres := h.metres == 1 && beside.metres == 1
 		steps := offsets(pairs) // sorted
 		variation := steps[len(steps)-1] - steps[0]
 		isWall := variation <= math.Abs(steps[0])/100
-		if !isWall {
+		if isInMetres && !isWall {
 			isLot = true
 		}
 	}

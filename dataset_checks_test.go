@@ -379,28 +379,6 @@ func faultsOfKind() []plantedFault {
 				f.heightUnit = ""
 			}
 		}, nil},
-		{"heights in feet, and no unit in any other file", "UTM", func(r map[string]*fileRow) {
-			for _, f := range r {
-				f.heightUnit, f.vertical = "", notStated
-			}
-			r[at].heightUnit = "foot"
-		}, map[string]string{"unit": at + ": foot where not stated is usual"}},
-		{"a folder in feet, and no unit in any other file", "UTM", func(r map[string]*fileRow) {
-			for path, f := range r {
-				f.heightUnit, f.vertical = "", notStated
-				if strings.HasPrefix(path, "lot2/") {
-					f.heightUnit = "foot"
-				}
-			}
-		}, map[string]string{"mixed": ".: unit of heights: 512 files foot, 512 files not stated"}},
-		{"a folder without units", "UTM", func(r map[string]*fileRow) {
-			for path, f := range r {
-				f.heightUnit, f.vertical = "m", notStated
-				if strings.HasPrefix(path, "lot2/") {
-					f.heightUnit = ""
-				}
-			}
-		}, nil},
 		{"another scale", "UTM", func(r map[string]*fileRow) { r[at].scale = "0.1, offset 100" }, map[string]string{
 			"scale": at + ": scale 0.1, offset 100 where 1 is usual"}},
 		{"a folder with another scale", "UTM", func(r map[string]*fileRow) {

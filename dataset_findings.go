@@ -256,8 +256,9 @@ func (c *catalogue) acceptFindings(w http.ResponseWriter, r *http.Request, in ac
 			return nil, nil, err
 		}
 		if !known {
-			return nil, nil, invalid{{"path", fieldNotFound,
-				"the dataset has no such file or finding; for a missing tile, give its name, such as EPSG:4326 7 46"}}.err()
+			const unknown = "the dataset has no such file or finding; " +
+				"for a missing tile, give its name, such as EPSG:4326 7 46"
+			return nil, nil, invalid{{"path", fieldNotFound, unknown}}.err()
 		}
 
 		accepted, err = collect[acceptedFinding](ctx, tx, "accept findings", query,

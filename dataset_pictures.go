@@ -256,6 +256,8 @@ func (c *catalogue) writeHeights(
 		files = nil
 	}
 
+	callerOf(r).slots.leavePool()
+
 	// The tag changes if a row of a file changes. As long as it stays, no file has to be opened.
 	tag := entityTag([]byte(version))
 	for _, file := range files {
@@ -267,7 +269,6 @@ func (c *catalogue) writeHeights(
 		return writePNG(w, r, tag, nil)
 	}
 
-	callerOf(r).slots.leavePool()
 	budget := &decodeBudget{maxTileWork}
 	projections := &decodeBudget{maxProjections}
 	for _, file := range files {

@@ -501,7 +501,7 @@ func TestAcceptedMissing(t *testing.T) {
 	accept := dataset + "/accepted-findings"
 	for _, path := range []string{"nonsense", name(500, 5200)} {
 		a := c.refused(422, "invalid", "POST", accept, map[string]any{"code": "missing", "paths": []string{path}, "note": "a lake"})
-		checkHas(t, "refusal", string(a.body), "a missing tile is named as in EPSG:")
+		checkHas(t, "refusal", string(a.body), "for a missing tile, give its name, such as EPSG:")
 	}
 	paths := []string{name(501, 5201), "EPSG:32632 502000 5202000", "EPSG:32632 501000 5201000"}
 	items := c.must(201, "POST", accept, map[string]any{"code": "missing", "paths": paths, "note": "lakes"}).items()

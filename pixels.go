@@ -46,6 +46,11 @@ type raster struct {
 	block       []byte // nil before the first
 	isWritten   bool
 	blockErr    error
+
+	// What extend has found in this block.
+	damage  error // nil: none yet
+	damaged int   // so many rows cannot be decoded
+	isSpent bool  // extend cannot go on
 }
 
 // decodeFunc fills a block with samples, the lowest byte first where they have a byte order.
@@ -312,6 +317,13 @@ func (r *raster) load(ctx context.Context, column, row, rows int) error {
 
 	isLoaded := r.block != nil && column == r.column && row == r.row
 	if !isLoaded {
+		r.damage = nil
+	}
+	if r.damage != nil && rows >= r.damaged {
+		return r.damage
+	}
+
+	if !isLoaded || r.isSpent {
 		if err := r.budget.spend(r.blockWork()); err != nil {
 			return err
 		}
@@ -320,6 +332,7 @@ func (r *raster) load(ctx context.Context, column, row, rows int) error {
 		}
 		r.column = column
 		r.row = row
+		r.isSpent = false
 		r.isWritten, r.blockErr = r.decode(column, row, r.block)
 	}
 
@@ -328,7 +341,9 @@ func (r *raster) load(ctx context.Context, column, row, rows int) error {
 	}
 	err = r.extend(r.block, rows)
 	if err != nil {
-		r.column = -1 // to begin again, because rows above the damage can be read
+		r.damage = err
+		r.damaged = rows
+		r.isSpent = true // rows above the damage can be read, from the beginning
 	}
 	return err
 }

@@ -589,6 +589,15 @@ func TestDamageBelow(t *testing.T) {
 			t.Errorf("row %d above the damage: %v, %v", row, got, err)
 		}
 	}
+	// Points above and below it in turn begin with the block again once.
+	r.budget = &decodeBudget{r.blockWork()}
+	for _, row := range []int{5, 63, 6, 62, 7, 63} {
+		_, err := r.read(t.Context(), window{0, row, 64, 1})
+		isRefused := err != nil && strings.Contains(err.Error(), "too much of it")
+		check(t, "refused for its work", isRefused, false)
+	}
+	r.budget = nil
+
 	s, err := r.statistics(t.Context(), 200)
 	if err != nil || s.BadBlocks != 1 || s.Samples != 0 {
 		t.Errorf("statistics: %+v, %v", s, err)
