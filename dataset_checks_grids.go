@@ -179,7 +179,6 @@ func lattice(edges []float64, size, pixel float64) (origin, step float64) {
 	// there may be lines of a few misplaced tiles, so each line is compared with several before it.
 	const maxLinesBack = 20
 	var steps []float64
-	const between = 20
 	for i, line := range lines {
 		for _, other := range lines[max(0, i-maxLinesBack):i] {
 			d := line.at - other.at
