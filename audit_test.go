@@ -29,7 +29,7 @@ import (
 const (
 	maxFileTokens     = 5_000
 	maxTestFileTokens = 8_000
-	maxProgramTokens  = 214_508
+	maxProgramTokens  = 214_518
 	maxAuditorTokens  = 33_500
 )
 

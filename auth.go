@@ -124,8 +124,8 @@ func (a *accounts) auditLoginRefusal(r *http.Request, found passwordRecord, err 
 	// The audit log must have every failed guess.
 	ctx, cancel := lastMoment(r.Context())
 	defer cancel()
-	auditErr := audit(ctx, a.core.db, actorOf(r), "session.login_refused", target, nil,
-		map[string]any{"code": refused.code})
+	code := map[string]any{"code": refused.code}
+	auditErr := audit(ctx, a.core.db, actorOf(r), "session.login_refused", target, nil, code)
 	if auditErr != nil {
 		return auditErr
 	}

@@ -307,7 +307,7 @@ func (a *accounts) refundIfFault(ctx context.Context, counted attempt, err error
 }
 
 // resetThrottles restarts the counts of a user's login names and passkeys, and ends their waits, in
-// all networks. checkPasskey counts a passkey under the name that is built here.
+// all networks. A passkey is counted under the name that the query builds, as in checkPasskey.
 func resetThrottles(ctx context.Context, q querier, ring *keyring, u user) error {
 	const list = `
 		SELECT array_agg(login)

@@ -46,7 +46,7 @@ func totpStep(secret []byte, code string, now time.Time) (step int64, found bool
 // the key of the secret, the error is a 503.
 //
 // The user's id is additional authenticated data, so that a secret cannot be decrypted in another
-// user's row. With each right code the secret is encrypted again, under the signer: in time no
+// user's row. With each right code the secret is encrypted again, under the signer. So in time no
 // secret needs a former key.
 func (a *accounts) useTOTP(ctx context.Context, q querier, userID, code string) (bool, error) {
 	const get = `SELECT kid, secret FROM totp_secrets WHERE user_id = $1`

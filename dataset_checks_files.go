@@ -125,6 +125,7 @@ func (s *fileSet) checkAttributes() {
 					of.latitude = math.Floor(r.y + r.h/2)
 				}
 			}
+
 			return of
 		}
 
@@ -151,6 +152,7 @@ func (s *fileSet) checkAttributes() {
 			for value, n := range counts {
 				all[of][value] += n
 			}
+
 			if len(usual) == 1 {
 				usualOfAll[of] = append(usualOfAll[of], usual...)
 			}

@@ -178,6 +178,7 @@ func lattice(edges []float64, size, pixel float64) (origin, step float64) {
 	// The distances of neighbours; 1.001 allows for rounded coordinates. Between two neighbours
 	// there may be lines of a few misplaced tiles, so each line is compared with several before it.
 	const maxLinesBack = 20
+
 	var steps []float64
 	for i, line := range lines {
 		for _, other := range lines[max(0, i-maxLinesBack):i] {
@@ -191,7 +192,7 @@ func lattice(edges []float64, size, pixel float64) (origin, step float64) {
 	}
 
 	step = size
-	if steps != nil {
+	if len(steps) > 0 {
 		slices.Sort(steps)
 
 		// Of the two middle ones, take the larger: a misplaced tile makes distances smaller.

@@ -168,14 +168,12 @@ func (c *catalogue) elevations(r *http.Request, in elevationRequest) (found []el
 	}
 
 	f := fileFilter{status: new(fileStatusOK), sort: []string{sortFinest}, datasetID: in.Dataset}
-	if in.Dataset != nil {
-		_, err := c.findDataset(r.Context(), actorOf(r), *in.Dataset)
-		if err != nil {
-			return nil, err
-		}
-	}
 	if _, err := c.selectVisible(r, &f); err != nil {
 		return nil, err
+	}
+	isUnknown := in.Dataset != nil && len(f.datasets) == 0
+	if isUnknown {
+		return nil, notFound("dataset", *in.Dataset)
 	}
 
 	// All files that may be needed, and their datasets.

@@ -325,7 +325,7 @@ func gapsBetween(runs []cellRun, around int64) (enclosed []cellRun, isOpen bool)
 
 	first := runs[0].Row
 	last := runs[len(runs)-1].Row
-	isWhole := isRectangle(runs, east-west+1, last-first+1)
+	isOpen = !isRectangle(runs, east-west+1, last-first+1)
 
 	// The first gap is the row below the rectangle.
 	gaps := []cellRun{{first - 1, west - border, east + border}}
@@ -360,7 +360,7 @@ func gapsBetween(runs []cellRun, around int64) (enclosed []cellRun, isOpen bool)
 
 		// After an empty row, every row up to the next tile is outside.
 		isEmpty := at == west-border
-		if isEmpty && len(runs) > 0 && !isWhole {
+		if isEmpty && len(runs) > 0 && isOpen {
 			row = runs[0].Row - 1
 		}
 	}
@@ -372,13 +372,13 @@ func gapsBetween(runs []cellRun, around int64) (enclosed []cellRun, isOpen bool)
 			From: max(gaps[i].From, west),
 			To:   min(gaps[i].To, east),
 		}
-		isEnclosed := isWhole || sets.root(i) != 0
+		isEnclosed := !isOpen || sets.root(i) != 0
 		if gap.From <= gap.To && isEnclosed {
 			enclosed = append(enclosed, gap)
 		}
 	}
 
-	return enclosed, !isWhole
+	return enclosed, isOpen
 }
 
 // compareRuns orders runs by row and column.

@@ -424,9 +424,8 @@ func (r *coastReader) next() int {
 	return int(n)
 }
 
-// coastline returns the SVG path of the lines of a kind that the map shows. If the path
-// has more than maxBytes, points are left out: the step between points grows, but stays below
-// maxStep.
+// coastline returns the SVG path of the lines of a kind that the map shows. If the path has more
+// than maxBytes, points are left out: the step between points grows, but stays below maxStep.
 func (m mapFrame) coastline(kind, maxBytes int) string {
 	const maxStep = 20 // pixels
 	lines := m.coastLines(kind)

@@ -223,11 +223,11 @@ func (c *catalogue) getTile(w http.ResponseWriter, r *http.Request) error {
 }
 
 // writeHeights answers with a picture of the heights that the dataset in the path has in a box.
-// part returns the part of the picture that a file may lie in, and paint the picture when its
-// heights are set. The finest file that has a height at a pixel counts. If up to maxTileFiles files
-// meet the box, they are read, but for those whose heights cannot be read. If more files meet it,
-// their grids are drawn, which analyses with heights have kept. If more than limit files meet it,
-// the picture stays empty.
+// part returns the part of the picture that a file may lie in. paint returns the picture once the
+// heights of all parts are set. The finest file that has a height at a pixel counts. If up to
+// maxTileFiles files meet the box, they are read; a file that cannot be read is left out. If more
+// files meet it, their grids are drawn, which analyses with heights have kept. If more than limit
+// files meet it, the picture stays empty.
 func (c *catalogue) writeHeights(
 	w http.ResponseWriter,
 	r *http.Request,
@@ -258,14 +258,8 @@ func (c *catalogue) writeHeights(
 
 	callerOf(r).slots.leavePool()
 
-	// The tag changes if a row of a file changes. As long as it stays, no file has to be opened.
-	tag := entityTag([]byte(version))
-	for _, file := range files {
-		row, _ := encodeJSON(file)                       // never fails for rows
-		state := fmt.Sprint(tag, string(row), file.Grid) // Grid is not in the JSON
-		tag = entityTag([]byte(state))
-	}
-	if isUnchanged(r, tag) {
+	tag := tagOfRows(files)
+	if isUnchanged(r, tag) { // no file has to be opened
 		return writePNG(w, r, tag, nil)
 	}
 
@@ -307,6 +301,19 @@ func (c *catalogue) writeHeights(
 		}
 	}
 	return writePicture(w, r, tag, paint())
+}
+
+// tagOfRows returns an entity tag that changes if a row of the files changes, or the program.
+func tagOfRows(files []datasetFile) string {
+	tag := entityTag([]byte(version))
+	for _, file := range files {
+		row, _ := encodeJSON(file) // never fails for rows
+
+		// The JSON does not have the grid.
+		state := fmt.Sprint(tag, string(row), file.Grid)
+		tag = entityTag([]byte(state))
+	}
+	return tag
 }
 
 // The styles of tiles.

@@ -702,12 +702,14 @@ type resultOverview struct {
 // Counts returns the numbers of findings by severity, such as "2 errors, 1 note".
 func (o resultOverview) Counts() string {
 	var texts []string
-	for i, n := range [...]int64{o.Errors, o.Warnings, o.Notes} {
-		severity := [...]string{severe, warning, note}[i]
+	add := func(n int64, severity string) {
 		if n > 0 {
 			texts = append(texts, plural(n, severity))
 		}
 	}
+	add(o.Errors, severe)
+	add(o.Warnings, warning)
+	add(o.Notes, note)
 	return strings.Join(texts, ", ")
 }
 

@@ -47,10 +47,10 @@ type raster struct {
 	isWritten   bool
 	blockErr    error
 
-	// What extend has found in this block.
-	damage  error // nil: none yet
-	damaged int   // so many rows cannot be decoded
-	isSpent bool  // extend cannot go on
+	// The last error of extend for this block, or nil, and how many rows extend was to fill then.
+	extendErr  error
+	failedRows int
+	isSpent    bool // extend cannot go on: fewer rows need decode again
 }
 
 // decodeFunc fills a block with samples, the lowest byte first where they have a byte order.
@@ -317,10 +317,10 @@ func (r *raster) load(ctx context.Context, column, row, rows int) error {
 
 	isLoaded := r.block != nil && column == r.column && row == r.row
 	if !isLoaded {
-		r.damage = nil
+		r.extendErr = nil
 	}
-	if r.damage != nil && rows >= r.damaged {
-		return r.damage
+	if r.extendErr != nil && rows >= r.failedRows {
+		return r.extendErr
 	}
 
 	if !isLoaded || r.isSpent {
@@ -341,9 +341,9 @@ func (r *raster) load(ctx context.Context, column, row, rows int) error {
 	}
 	err = r.extend(r.block, rows)
 	if err != nil {
-		r.damage = err
-		r.damaged = rows
-		r.isSpent = true // rows above the damage can be read, from the beginning
+		r.extendErr = err
+		r.failedRows = rows
+		r.isSpent = true
 	}
 	return err
 }

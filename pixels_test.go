@@ -589,7 +589,8 @@ func TestDamageBelow(t *testing.T) {
 			t.Errorf("row %d above the damage: %v, %v", row, got, err)
 		}
 	}
-	// Points above and below it in turn begin with the block again once.
+
+	// Rows above and below the damage are asked for in turn. The block is decoded again only once.
 	r.budget = &decodeBudget{r.blockWork()}
 	for _, row := range []int{5, 63, 6, 62, 7, 63} {
 		_, err := r.read(t.Context(), window{0, row, 64, 1})
@@ -616,9 +617,9 @@ func TestDamageBelow(t *testing.T) {
 	checkError(t, "a wrong checksum", err, "its checksum is wrong")
 }
 
-// TestDamageBehindImage: a tile at the edge of an image has rows that lie behind it, and its checksum is behind them. Statistics
+// TestDamageBelowImage: a tile at the edge of an image has rows below the image, and its checksum comes after them. Statistics
 // compare it; a sample does not need it.
-func TestDamageBehindImage(t *testing.T) {
+func TestDamageBelowImage(t *testing.T) {
 	t.Parallel()
 	noise := make([]byte, 64*64*4) // it does not become smaller
 	for i := range noise {
@@ -633,7 +634,7 @@ func TestDamageBehindImage(t *testing.T) {
 		{"whole", 40, func(b []byte) []byte { return b }, ""},
 		{"a wrong checksum", 40, func(b []byte) []byte { b[len(b)-1]++; return b }, "tile 0 at 286: its checksum is wrong"},
 		{"the end is missing", 40, func(b []byte) []byte { return b[:len(b)-5] }, "tile 0 at 286: its compressed data ends too early"},
-		{"noise behind the image", 1, func([]byte) []byte {
+		{"noise below the image", 1, func([]byte) []byte {
 			var b bytes.Buffer
 			w := zlib.NewWriter(&b)
 			w.Write(noise)

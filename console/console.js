@@ -286,8 +286,8 @@ function usePasskeys() {
   }
 }
 
-// Shows that a form was sent. The server acts only once on a form that is sent again. The login form is the exception, so
-// the second click of a double click sends nothing.
+// Shows that a form was sent, and drops the second click of a double click. The server acts once on a form that arrives
+// twice, except on the login form.
 addEventListener("submit", e => e.defaultPrevented || e.submitter?.classList.add("busy"));
 addEventListener("click", e => e.detail > 1 && e.target.closest("button.busy") && e.preventDefault());
 addEventListener("pageshow", () => document.querySelectorAll("button.busy").forEach(b => b.classList.remove("busy")));
